@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# cmake --install: the program, libp3d, the public headers, and a CMake config so that another project can say
-# find_package(p3d) and link p3d::p3d.
+# cmake --install: the program, libp3d, the public headers of its rooms, and a CMake config so that another project can
+# say find_package(p3d) and link p3d::p3d.
 include(CMakePackageConfigHelpers)
 set(P3D_CONFIG_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/p3d)
 
@@ -10,7 +10,7 @@ if(TARGET p3d_app)
   install(TARGETS p3d_app RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/p3d ${PROJECT_BINARY_DIR}/include/p3d
-  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp")
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp" PATTERN page EXCLUDE)
 
 install(EXPORT p3dTargets NAMESPACE p3d:: DESTINATION ${P3D_CONFIG_DIR})
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/p3dConfig.cmake.in ${PROJECT_BINARY_DIR}/p3dConfig.cmake

@@ -16,9 +16,10 @@ The public headers by room, with the first words of each. [Library](api.md) show
 
 
 def rooms():
-    """Those of tests/lint/rooms.txt, in their order: a room includes only rooms above it."""
+    """The rooms of libp3d in the order of tests/lint/rooms.txt: a room includes only rooms above it."""
     lines = (ROOT / "tests/lint/rooms.txt").read_text().splitlines()
-    return [line.split(":")[0].strip() for line in lines if ":" in line and not line.startswith("#")]
+    names = [line.split(":")[0].strip() for line in lines if ":" in line and not line.startswith("#")]
+    return [name for name in names if "NOT_IN_LIBRARY" not in (ROOT / "src" / name / "CMakeLists.txt").read_text()]
 
 
 def first_words(path):

@@ -14,6 +14,7 @@
 #include <p3d/config/parse.hpp>
 #include <p3d/engine/memory_choice.hpp>
 #include <p3d/engine/run_plan.hpp>
+#include <p3d/page/schedule_picture.hpp>
 #include <p3d/report/describe.hpp>
 #include <p3d/run/check_files.hpp>
 #include <p3d/run/input.hpp>
@@ -51,7 +52,8 @@ int check(p3d::app::CommandLine const& line) {
 /// Trains. Every rank runs this.
 int train(p3d::app::CommandLine const& line, p3d::comm::Communicator& world) {
   auto const config = p3d::run::read_input_together(world, line.input, line.overrides);  // 4. validate, once
-  return static_cast<int>(p3d::run::run(config, world, line.verbose));  // 5. mesh, model, train, finish
+  auto const draw = [](auto const& timelines, auto const& title) { return p3d::page::to_svg(timelines, title); };
+  return static_cast<int>(p3d::run::run(config, world, line.verbose, draw));  // 5. mesh, model, train, finish
 }
 
 /// Finds the command, or trains.

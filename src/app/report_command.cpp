@@ -8,7 +8,7 @@
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/io/text_file.hpp>
-#include <p3d/report/page.hpp>
+#include <p3d/page/run_page.hpp>
 
 #include <fmt/format.h>
 
@@ -42,9 +42,9 @@ int report_command(int argc, char** argv) {
   if (folders.empty())
     throw wrong_words("the output folder of a run", "none", "p3d report runs/quickstart; p3d report --help says more");
 
-  std::vector<report::RunRecord> runs;
-  for (auto const& folder : folders) runs.push_back(report::read_run(folder));
-  auto const page = report::to_html(runs, report::utc(std::time(nullptr)));
+  std::vector<page::RunRecord> runs;
+  for (auto const& folder : folders) runs.push_back(page::read_run(folder));
+  auto const page = page::to_html(runs, plan::utc(std::time(nullptr)));
   base::as_bad_input([&] { io::write_text_atomically(out, page); });
   std::cout << fmt::format("written: {} ({}, {})\n", out, base::counted(static_cast<std::int64_t>(runs.size()), "run"),
                            base::human_bytes(static_cast<double>(page.size())));

@@ -15,6 +15,7 @@
 #include <p3d/config/parse.hpp>
 #include <p3d/engine/memory_choice.hpp>
 #include <p3d/engine/run_plan.hpp>
+#include <p3d/page/schedule_picture.hpp>
 #include <p3d/plan/pipeline.hpp>
 #include <p3d/report/describe.hpp>
 #include <p3d/schedule/timeline.hpp>
@@ -165,10 +166,10 @@ public:
     std::cout << "bubble: share of the ranks' time that is lost; keeps: the most microbatches whose activations a rank "
                  "holds, of all its layers\n";
     if (!options_.svg.empty())
-      write(options_.svg, schedule::to_svg(pictures,
-                                           fmt::format("{}, {}", base::counted(config_.parallel.pp, "pipeline rank"),
-                                                       base::counted(config_.batch.microbatches, "microbatch")),
-                                           unit()));
+      write(options_.svg, page::to_svg(pictures,
+                                       fmt::format("{}, {}", base::counted(config_.parallel.pp, "pipeline rank"),
+                                                   base::counted(config_.batch.microbatches, "microbatch")),
+                                       unit()));
     return 0;
   }
 
@@ -245,7 +246,7 @@ private:
     timeline.title += ": simulated";
     timeline.caption.push_back("largest rank: " + base::human_bytes(worst_rank(plan.stages, plan.program)) +
                                " with weights, gradients and moments");
-    if (!options_.svg.empty()) write(options_.svg, schedule::to_svg(timeline, unit()));
+    if (!options_.svg.empty()) write(options_.svg, page::to_svg({timeline}, "", unit()));
     write(options_.trace, schedule::to_chrome_trace(timeline));
   }
 

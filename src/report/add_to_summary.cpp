@@ -15,7 +15,7 @@
 
 namespace p3d::report {
 
-void add_machine(RunSummary& s, config::Config const& c) {
+void add_machine(plan::RunSummary& s, config::Config const& c) {
   auto const blas = linalg::blas_version();
   auto const node = comm::node_share();
   s.run = c.run.name;
@@ -29,7 +29,7 @@ void add_machine(RunSummary& s, config::Config const& c) {
   s.threads = device::host_threads();
 }
 
-void add_plan(RunSummary& s, config::Config const& c, engine::RunPlan const& plan) {
+void add_plan(plan::RunSummary& s, config::Config const& c, engine::RunPlan const& plan) {
   std::vector<std::string> axes;
   for (auto a : config::shown_axes(plan.grid.sizes()).list())
     axes.push_back(fmt::format("{} {}", layout::name(a), plan.grid.sizes()[a]));
@@ -45,7 +45,7 @@ void add_plan(RunSummary& s, config::Config const& c, engine::RunPlan const& pla
   s.memory_of_ranks = plan.memory;
 }
 
-void add_measured(RunSummary& s, engine::PhaseSpread const& phases, double memory_before, double memory_now) {
+void add_measured(plan::RunSummary& s, engine::PhaseSpread const& phases, double memory_before, double memory_now) {
   s.phases.clear();
   for (std::size_t i = 0; i < engine::num_phases; ++i) {
     auto const p = static_cast<engine::Phase>(i);

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "clock_offset.hpp"
 #include "trace_report.hpp"
@@ -109,16 +110,17 @@ std::vector<PipelineRecord> by_pipeline(layout::RankGrid const& grid,
 template <class P>
 struct Tracing<P>::State {
   engine::Trainer<P>& trainer;
+  schedule::DrawTimelines draw;
   engine::Recorder recorder;
   ClockOffset first;
   std::int64_t warm_up;
 };
 
 template <class P>
-Tracing<P>::Tracing(engine::Trainer<P>& trainer) {
+Tracing<P>::Tracing(engine::Trainer<P>& trainer, schedule::DrawTimelines draw) {
   if (!trainer.config().run.trace) return;
   state_ = std::make_unique<State>(
-      State{trainer, engine::Recorder(steps_to_keep(trainer.plan())), {}, trainer.steps_done() + 1});
+      State{trainer, std::move(draw), engine::Recorder(steps_to_keep(trainer.plan())), {}, trainer.steps_done() + 1});
   state_->first = measure_clock_offset(trainer.mesh().world(), engine::Recorder::now);
   trainer.record_into(&state_->recorder);
 }
@@ -166,12 +168,15 @@ std::string Tracing<P>::finish() {
     for (std::size_t pp = 0; pp < pipelines[i].size(); ++pp)
       made.timelines[i].rank_names.push_back(fmt::format("rank {} (pp {})", pipelines[i][pp], pp));
   }
-  auto const path = [&](char const* name) { return c.run.output_dir + "/" + name; };
-  io::write_text_atomically(path("trace.json"), schedule::to_chrome_trace(made.timelines));
-  io::write_text_atomically(path("trace.svg"), schedule::to_svg(made.drawn, fmt::format("p3d run \"{}\"", c.run.name)));
-  io::write_text_atomically(path("costs.csv"), plan::to_csv(made.costs));
-  return fmt::format("{}\nWritten: {}, {}, {}", summary(made, plan.training), path("trace.json"), path("trace.svg"),
-                     path("costs.csv"));
+  std::vector<std::string> written;
+  auto const write = [&](char const* name, std::string const& text) {
+    written.push_back(c.run.output_dir + "/" + name);
+    io::write_text_atomically(written.back(), text);
+  };
+  write("trace.json", schedule::to_chrome_trace(made.timelines));
+  if (state_->draw) write("trace.svg", state_->draw(made.drawn, fmt::format("p3d run \"{}\"", c.run.name)));
+  write("costs.csv", plan::to_csv(made.costs));
+  return fmt::format("{}\nWritten: {}", summary(made, plan.training), base::join(written));
 }
 
 #define P3D_INSTANTIATE(P) template class Tracing<P>;

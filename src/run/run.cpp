@@ -155,7 +155,7 @@ std::string sample_text(engine::Trainer<P>& trainer, text::Tokenizer const& toke
 /// The run with policy P, from the plan to the exit code. `start`: the program's clock. Collective.
 template <class P>
 base::ExitCode train(config::Config const& c, comm::Communicator& world, base::Stopwatch start, SummaryFile& file,
-                     bool verbose) {
+                     bool verbose, schedule::DrawTimelines const& draw) {
   auto& summary = file.contents();
   bool const root = world.rank() == 0;
   SignalGuard signals(root);
@@ -223,7 +223,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     comm::agree_on_root(
         world, [&] { io::apart([&] { expert_file.emplace(c.run.output_dir, first_step, c.model.moe.experts); }); });
   trainer.stop_when([] { return stop_signal() != 0; });
-  report::Tracing<P> tracing(trainer);
+  report::Tracing<P> tracing(trainer, draw);
   report::Progress progress(c.run.steps, c.run.log_every, root ? report::terminal_columns() : 0);
   base::Stopwatch whole;
   auto const tokens_before = trainer.tokens_done();
@@ -275,14 +275,14 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     eval_loss.reset();
     if (!stopped && evaluates_after(done)) evaluate();
     if (files) {
-      io::MetricsRow const row{done,
-                               trainer.tokens_done(),
-                               r.loss,
-                               r.grad_norm,
-                               r.lr,
-                               seconds * 1e3,
-                               static_cast<double>(r.tokens) / seconds,
-                               eval_loss};
+      base::MetricsRow const row{done,
+                                 trainer.tokens_done(),
+                                 r.loss,
+                                 r.grad_norm,
+                                 r.lr,
+                                 seconds * 1e3,
+                                 static_cast<double>(r.tokens) / seconds,
+                                 eval_loss};
       io::apart([&] { files->write(row); });
     }
     if (c.model.moe.on() && (done % c.run.log_every == 0 || last || stopped)) {
@@ -350,7 +350,8 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
 
 }  // namespace
 
-base::ExitCode run(config::Config const& c, comm::Communicator& world, bool verbose) {
+base::ExitCode run(config::Config const& c, comm::Communicator& world, bool verbose,
+                   schedule::DrawTimelines const& draw) {
   base::Stopwatch start;
   auto policy = comm::wait_policy();
   policy.timeout_s = c.comm.timeout_s;
@@ -364,8 +365,8 @@ base::ExitCode run(config::Config const& c, comm::Communicator& world, bool verb
   if (auto const line = choose_message_path(c, world); !line.empty()) base::log_root(line);
   SummaryFile summary(c, world, start);
   return summary.keep([&] {
-    return engine::with_policy(c,
-                               [&](auto policy) { return train<decltype(policy)>(c, world, start, summary, verbose); });
+    return engine::with_policy(
+        c, [&](auto policy) { return train<decltype(policy)>(c, world, start, summary, verbose, draw); });
   });
 }
 

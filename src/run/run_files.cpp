@@ -144,7 +144,7 @@ void RunFiles::add_evaluation(double loss) {
   }
 }
 
-void RunFiles::write(io::MetricsRow const& row) {
+void RunFiles::write(base::MetricsRow const& row) {
   taken_over_ = {};
   waiting_.push_back(row);
   write_waiting();

@@ -36,7 +36,7 @@ public:
   /// when it cannot.
   void add_evaluation(double loss);
   /// Appends a row, after the ones that could not be written so far. Warns when it cannot.
-  void write(io::MetricsRow const& row);
+  void write(base::MetricsRow const& row);
   /// Brings what is written to the disk, before a checkpoint becomes valid. Any thread may call it; it throws nothing.
   void flush() noexcept;
   /// Called at the end of the run: returns why rows are missing; empty when all are there.
@@ -48,9 +48,9 @@ private:
 
   std::string folder_;
   std::unique_ptr<io::MetricsWriter> metrics_;
-  io::MetricsHistory taken_over_;       ///< rows of the earlier file; emptied by the first write()
-  std::deque<io::MetricsRow> waiting_;  ///< rows that are not written yet; usually empty
-  std::string why_;                     ///< the error of the last row that could not be written; "" when none waits
+  io::MetricsHistory taken_over_;         ///< rows of the earlier file; emptied by the first write()
+  std::deque<base::MetricsRow> waiting_;  ///< rows that are not written yet; usually empty
+  std::string why_;                       ///< the error of the last row that could not be written; "" when none waits
 };
 
 }  // namespace p3d::run

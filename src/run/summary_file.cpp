@@ -14,11 +14,11 @@ namespace p3d::run {
 namespace {
 
 /// The contents of an older file of this run. A file that cannot be read counts as none: the new file takes its place.
-report::RunSummary earlier(std::string const& path, std::int64_t first_step) {
+plan::RunSummary earlier(std::string const& path, std::int64_t first_step) {
   std::error_code none;
   if (first_step == 0 || !std::filesystem::exists(path, none)) return {};
   try {
-    return report::parse_summary(io::read_text(path), path);
+    return plan::parse_summary(io::read_text(path), path);
   } catch (base::Error const& e) {
     base::warn_root(e.what());
     return {};
@@ -30,13 +30,13 @@ report::RunSummary earlier(std::string const& path, std::int64_t first_step) {
 SummaryFile::SummaryFile(config::Config const& config, comm::Communicator& world, base::Stopwatch clock)
     : path_(config.run.output_dir + "/summary.json"), clock_(clock), root_(world.rank() == 0) {
   report::add_machine(contents_, config);
-  contents_.starts = {{.started = report::utc(std::time(nullptr)), .ranks = world.size()}};
+  contents_.starts = {{.started = plan::utc(std::time(nullptr)), .ranks = world.size()}};
 }
 
 void SummaryFile::begin(std::int64_t first_step) {
   if (!root_) return;
   auto const older = earlier(path_, first_step);
-  if (first_step >= contents_.steps && !older.starts.empty() && older.state() == report::RunState::finished) return;
+  if (first_step >= contents_.steps && !older.starts.empty() && older.state() == plan::RunState::finished) return;
   begun_ = true;
   auto& now = contents_.starts.back();
   now.first_step = now.last_step = first_step;
@@ -61,9 +61,9 @@ void SummaryFile::end(base::ExitCode code, std::string const& reason) {
   auto& now = contents_.starts.back();
   now.wall_s = clock_.seconds();
   bool const stopped = code == base::ExitCode::interrupted || code == base::ExitCode::stopped_unsaved;
-  now.state = code == base::ExitCode::ok ? report::RunState::finished
-              : stopped                  ? report::RunState::stopped
-                                         : report::RunState::failed;
+  now.state = code == base::ExitCode::ok ? plan::RunState::finished
+              : stopped                  ? plan::RunState::stopped
+                                         : plan::RunState::failed;
   contents_.exit_code = static_cast<int>(code);
   contents_.reason = reason;
   write();
@@ -71,7 +71,7 @@ void SummaryFile::end(base::ExitCode code, std::string const& reason) {
 
 void SummaryFile::write() const {
   try {
-    io::apart([&] { io::write_text_atomically(path_, report::to_json(contents_)); });
+    io::apart([&] { io::write_text_atomically(path_, plan::to_json(contents_)); });
   } catch (base::Error const& e) {
     base::warn_root(e.what());
   }

@@ -6,7 +6,7 @@
 #include <p3d/base/timer.hpp>
 #include <p3d/comm/communicator.hpp>
 #include <p3d/config/config.hpp>
-#include <p3d/report/run_summary.hpp>
+#include <p3d/plan/run_summary.hpp>
 
 #include <cstdint>
 #include <functional>
@@ -21,7 +21,7 @@ public:
   /// `clock`: the run's wall time counts from here.
   SummaryFile(config::Config const& config, comm::Communicator& world, base::Stopwatch clock);
   /// The contents of the file, to be filled as they become known.
-  report::RunSummary& contents() { return contents_; }
+  plan::RunSummary& contents() { return contents_; }
   /// Writes the file. Behind step 0 the starts of an older file are kept. A start that finds the run finished leaves
   /// the older file as it is.
   void begin(std::int64_t first_step);
@@ -37,7 +37,7 @@ private:
   /// Replaces the file by the contents; warns when it cannot.
   void write() const;
 
-  report::RunSummary contents_;
+  plan::RunSummary contents_;
   std::string path_;
   base::Stopwatch clock_;
   bool root_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a timeline says in numbers, and its Chrome trace form.
 
-#include "timeline_rows.hpp"
+#include <p3d/schedule/timeline_rows.hpp>
 
 #include <p3d/schedule/query.hpp>
 

@@ -20,7 +20,9 @@ class Api(unittest.TestCase):
         page = (ROOT / "docs/headers.md").read_text()
         self.assertEqual(page, make_headers.page(), "write it anew: docs/make_headers.py")
         shown = set(re.findall(r"(?m)^\| `(p3d/[\w/]+\.hpp)` \| \S", page))
-        self.assertEqual(shown, {str(path.relative_to(ROOT / "include")) for path in (ROOT / "include").rglob("*.hpp")})
+        headers = {path.relative_to(ROOT / "include") for path in (ROOT / "include").rglob("*.hpp")}
+        own = {path for path in headers if path.parent.name == "page"}  # the program's: not installed
+        self.assertEqual(shown, {str(path) for path in headers - own})
 
     def test_every_line_of_the_consumer_is_shown(self):
         page = (ROOT / "docs/api.md").read_text()

@@ -71,6 +71,8 @@ def main():
     with tempfile.TemporaryDirectory(prefix="p3d-install-") as folder:
         prefix, build = pathlib.Path(folder, "prefix"), pathlib.Path(folder, "build")
         run(args.cmake, "--install", args.build, "--prefix", prefix)
+        if not (prefix / "include/p3d/base").is_dir() or (prefix / "include/p3d/page").exists():
+            sys.exit("expected the headers of libp3d's rooms alone, without those of the program's room page")
         flags = f"-fsanitize={args.sanitize}" if args.sanitize else ""
         configured = run(args.cmake, "-S", args.consumer, "-B", build, "-G", args.generator,
                          f"-DCMAKE_CXX_COMPILER={args.compiler}", f"-DCMAKE_CXX_COMPILER_LAUNCHER={args.launcher}",

@@ -3,6 +3,7 @@
 // The trace of a run (run.trace): the real times of every action on every rank, as files and as a line of the summary.
 
 #include <p3d/engine/trainer.hpp>
+#include <p3d/schedule/timeline.hpp>
 
 #include <memory>
 #include <string>
@@ -14,8 +15,9 @@ namespace p3d::report {
 template <class P>
 class Tracing {
 public:
-  /// Starts to record. Collective, since the clocks of the ranks are compared.
-  explicit Tracing(engine::Trainer<P>& trainer);
+  /// Starts to record. `draw` makes trace.svg; without it there is no picture. Collective, since the clocks of the
+  /// ranks are compared.
+  Tracing(engine::Trainer<P>& trainer, schedule::DrawTimelines draw);
   ~Tracing();
   Tracing(Tracing const&) = delete;
   Tracing& operator=(Tracing const&) = delete;

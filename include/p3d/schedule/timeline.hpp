@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// When each action of a program ran (measured) or would run (simulated), and the pictures of it. The simulator and the
+// When each action of a program ran (measured) or would run (simulated), and its form as a trace. The simulator and the
 // executor's recorder both fill this form, so a prediction and a measurement are drawn by the same function.
 
 #include <p3d/schedule/action.hpp>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,9 @@ struct Timeline {
   int stages_per_rank = 0;
 };
 
+/// Draws timelines below one another, under a title, as SVG (room page, which is no part of libp3d).
+using DrawTimelines = std::function<std::string(std::vector<Timeline> const& timelines, std::string const& title)>;
+
 /// What a rank did with the time from the first start to the last end of all ranks.
 struct RankTimes {
   double compute = 0;  ///< F, B, I and W
@@ -46,14 +50,6 @@ std::vector<RankTimes> rank_times(Timeline const& timeline);
 /// The share of all ranks' time that is not compute, in [0, 1]: the mean over the ranks of 1 - compute / span, where
 /// the span is from the first start to the last end of the compute actions of all ranks.
 double bubble_share(Timeline const& timeline);
-
-/// A picture as SVG: ranks down, time across; forward, input and weight part, whole backward and waiting are told apart
-/// by colour, by lightness and by hatching, so that it can be read in black and white. `time_unit`: "s" chooses s, ms
-/// or us by size; any other text is printed as it is ("f" for multiples of a forward).
-std::string to_svg(Timeline const& timeline, std::string const& time_unit = "s");
-/// Several pictures below one another, with one time axis.
-std::string to_svg(std::vector<Timeline> const& timelines, std::string const& title,
-                   std::string const& time_unit = "s");
 
 /// The Chrome trace format (JSON; opens in Perfetto and chrome://tracing): one track per rank, times in microseconds,
 /// the waits as events of their own ("wait 2RECV_F3" where it is known for what).

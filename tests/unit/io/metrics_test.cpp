@@ -15,7 +15,7 @@
 
 namespace {
 using namespace p3d;
-using io::MetricsRow;
+using base::MetricsRow;
 
 std::string error_of(auto&& action) {
   try {
@@ -57,13 +57,13 @@ TEST(Metrics, ReadsBackTheSameBits) {
       writer.write(row);
     }
   }
-  EXPECT_EQ(io::read_metrics(dir / "metrics.csv"), rows);
+  EXPECT_EQ(base::read_metrics(dir / "metrics.csv").rows, rows);
 
   io::MetricsWriter again(dir.path().string());  // a new run replaces the file
   MetricsRow diverged;
   diverged.loss = Limits::quiet_NaN();
   again.write(diverged);
-  auto const read = io::read_metrics(dir / "metrics.csv");
+  auto const read = base::read_metrics(dir / "metrics.csv").rows;
   ASSERT_EQ(read.size(), 1u);
   EXPECT_TRUE(std::isnan(read[0].loss));
 }
@@ -94,7 +94,7 @@ TEST(Metrics, AFullDiskIsAnErrorAndLeavesNoPieceOfARow) {
   EXPECT_EQ(left, whole);
   row.step = 2;
   writer.write(row);
-  EXPECT_EQ(io::read_metrics(writer.path()).size(), 2u);
+  EXPECT_EQ(base::read_metrics(writer.path()).rows.size(), 2u);
 }
 
 TEST(Metrics, ADeletedOrReplacedFileIsAnError) {
@@ -110,7 +110,7 @@ TEST(Metrics, ADeletedOrReplacedFileIsAnError) {
 
 TEST(Metrics, TheHistoryOfAKilledRun) {
   test::TempDir const dir;
-  auto const header = std::string(io::metrics_header) + "\n";
+  auto const header = std::string(base::metrics_header) + "\n";
   auto until = [&](std::string const& text, std::int64_t last) {
     return io::metrics_until(dir.write("m.csv", header + text), last);
   };
@@ -140,11 +140,11 @@ TEST(Metrics, TheHistoryOfAKilledRun) {
 
 TEST(Metrics, OtherFilesAreRefusedWithTheLine) {
   test::TempDir const dir;
-  auto const header = std::string(io::metrics_header) + "\n";
+  auto const header = std::string(base::metrics_header) + "\n";
   auto const good = "1,2,3,4,5,6,7,\n";
   auto where = [&](std::string const& text) {
     auto const path = dir.write("m.csv", text);
-    auto const e = error_of([&] { io::read_metrics(path); });
+    auto const e = error_of([&] { base::read_metrics(path); });
     return e.starts_with(path) ? e.substr(path.size()) : e;
   };
   EXPECT_EQ(where(header + good), "no error");
@@ -155,7 +155,7 @@ TEST(Metrics, OtherFilesAreRefusedWithTheLine) {
   EXPECT_EQ(where(header + "1.5,2,3,4,5,6,7,\n"), ":2: \"1.5,2,3,4,5,6,7,\"");
   EXPECT_EQ(where(header + "1,2,,4,5,6,7,\n"), ":2: \"1,2,,4,5,6,7,\"");
   EXPECT_EQ(where(header + "1,2,3,4,5,6,7,8x\n"), ":2: \"1,2,3,4,5,6,7,8x\"");
-  EXPECT_EQ(where(header + good + "1,2,3"), ":3: \"1,2,3\"");  // cut off
+  EXPECT_EQ(where(header + good + "1,2,3"), "no error");  // cut off: a run may be writing it
   EXPECT_EQ(where(header + "-1,2,3,4,5,6,7,\n"), ":2: \"-1,2,3,4,5,6,7,\"");
   EXPECT_EQ(where(header + "1,-2,3,4,5,6,7,\n"), ":2: \"1,-2,3,4,5,6,7,\"");
   EXPECT_EQ(where(header + "99999999999999999999,2,3,4,5,6,7,\n"), ":2: \"99999999999999999999,2,3,4,5,6,7,\"");

@@ -13,7 +13,7 @@
 #include <iterator>
 #include <limits>
 
-namespace p3d::report {
+namespace p3d::page {
 
 namespace {
 
@@ -177,4 +177,4 @@ std::string to_svg(Chart const& chart, ChartSize size) {
   return out + "</svg>\n";
 }
 
-}  // namespace p3d::report
+}  // namespace p3d::page

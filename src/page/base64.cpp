@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace p3d::report {
+namespace p3d::page {
 
 std::string base64(std::string_view bytes) {
   constexpr std::string_view digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -21,4 +21,4 @@ std::string base64(std::string_view bytes) {
   return out;
 }
 
-}  // namespace p3d::report
+}  // namespace p3d::page

@@ -3,7 +3,7 @@
 // step time, and with experts their balance. Each chart has one curve for each run.
 
 #include "chart.hpp"
-#include "page_parts.hpp"
+#include "run_page_parts.hpp"
 
 #include <p3d/base/printable.hpp>
 #include <p3d/base/text.hpp>
@@ -13,7 +13,7 @@
 #include <algorithm>
 #include <limits>
 
-namespace p3d::report {
+namespace p3d::page {
 
 namespace {
 
@@ -22,7 +22,7 @@ constexpr ChartSize small{460, 290}, large{920, 600};
 /// The quantity along a chart's x axis.
 enum class Over { steps, tokens };
 
-using Value = double (*)(io::MetricsRow const&);
+using Value = double (*)(base::MetricsRow const&);
 
 /// One chart of a value for all runs. With `validation` it shows the validation losses as rings.
 Chart chart(Runs const& runs, Over over, Value value, bool validation, bool smooth) {
@@ -32,7 +32,7 @@ Chart chart(Runs const& runs, Over over, Value value, bool validation, bool smoo
   for (std::size_t i = 0; i < runs.size(); ++i) {
     auto& curve = c.curves.emplace_back();
     auto const& rows = runs[i].rows;
-    auto const x = [&](io::MetricsRow const& r) {
+    auto const x = [&](base::MetricsRow const& r) {
       return static_cast<double>(over == Over::steps ? r.step : r.tokens);
     };
     curve.run = i;
@@ -124,7 +124,7 @@ std::string lines_note(Runs const& runs) {
   bool went_on = false;
   for (auto const& run : runs) {
     window = std::max(window, smoothing_window(run.rows.size()));
-    for (auto const& start : run.summary.value_or(RunSummary{}).starts) went_on = went_on || start.first_step > 0;
+    for (auto const& start : run.summary.value_or(plan::RunSummary{}).starts) went_on = went_on || start.first_step > 0;
   }
   std::string out = "Lines: training. Rings: validation. ";
   if (window > 1)
@@ -144,7 +144,7 @@ std::string curves_html(Runs const& runs) {
     c.y_from_zero = true;
     return c;
   };
-  auto const loss = [](io::MetricsRow const& r) { return r.loss; };
+  auto const loss = [](base::MetricsRow const& r) { return r.loss; };
   auto by_steps = chart(runs, Over::steps, loss, true, true), by_tokens = chart(runs, Over::tokens, loss, true, true);
   by_steps.title = by_tokens.title = "Loss";
   by_steps.y_title = by_tokens.y_title = "loss (nats per token)";
@@ -165,4 +165,4 @@ std::string curves_html(Runs const& runs) {
          panel(late) + panel(speed) + panel(time) + expert_panels(runs) + "</div></section>\n";
 }
 
-}  // namespace p3d::report
+}  // namespace p3d::page

@@ -3,15 +3,16 @@
 
 #include "summaries.hpp"
 
+#include <support/errors.hpp>
+
 #include <random>
 
 namespace {
 using namespace p3d;
-using namespace p3d::report;
-using test::example, test::refusal_of;
+using plan::parse_summary, plan::RunState, plan::RunSummary, plan::to_json, plan::utc;
 
 TEST(RunSummaryFile, ReadsBackWhatWasWritten) {
-  auto const text = to_json(example());
+  auto const text = to_json(test::example_summary());
   auto const read = parse_summary(text, "summary.json");
   EXPECT_EQ(to_json(read), text);
   EXPECT_EQ(read.run, "a \"name\" <b>");
@@ -19,7 +20,7 @@ TEST(RunSummaryFile, ReadsBackWhatWasWritten) {
   ASSERT_EQ(read.starts.size(), 2u);
   EXPECT_EQ(read.starts[0].state, RunState::stopped);
   EXPECT_EQ(read.starts[1].first_step, 40);
-  EXPECT_EQ(read.memory_of_ranks, example().memory_of_ranks);
+  EXPECT_EQ(read.memory_of_ranks, test::example_summary().memory_of_ranks);
   EXPECT_EQ(read.phases.at(0).max, 3.0);
   // 2e12 FLOPs of 4 ranks in a second, of 4e12 possible.
   EXPECT_DOUBLE_EQ(read.mfu(), 0.5);
@@ -44,7 +45,7 @@ TEST(RunSummaryFile, NamesThatAreNoUtf8AreReplaced) {
 }
 
 TEST(RunSummaryFile, OtherFilesAreRefused) {
-  auto const found = [](std::string const& text) { return refusal_of([&] { parse_summary(text, "s"); }).found; };
+  auto const found = [](std::string const& text) { return test::error_of([&] { parse_summary(text, "s"); }).found; };
   EXPECT_NE(found("").find("parse error"), std::string::npos);
   EXPECT_EQ(found("[1]"), "no JSON object");
   EXPECT_EQ(found("{}"), "no \"p3d_run_summary\"");
@@ -61,7 +62,7 @@ TEST(RunSummaryFile, OtherFilesAreRefused) {
 }
 
 TEST(RunSummaryFile, DamagedFilesAreReadOrRefused) {
-  auto const good = to_json(example());
+  auto const good = to_json(test::example_summary());
   std::mt19937_64 draw(7);
   int refused = 0;
   for (int i = 0; i < 3000; ++i) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is read of a run's folder, and the text of the page. tests/app/report_test.py parses the page.
 
-#include "summaries.hpp"
+#include <p3d/page/run_page.hpp>
 
-#include <p3d/report/page.hpp>
+#include "page/base64.hpp"
 
-#include "report/base64.hpp"
-
+#include <support/errors.hpp>
 #include <support/temp_dir.hpp>
+#include <unit/plan/summaries.hpp>
 
 #include <chrono>
 #include <filesystem>
@@ -15,22 +15,22 @@
 
 namespace {
 using namespace p3d;
-using namespace p3d::report;
-using report::test::example, report::test::refusal_of;
+using namespace p3d::page;
+using test::error_of, test::example_summary;
 
 constexpr char const* two_rows = "1,64,5.5,1.25,0.001,10,6400,\n2,128,4.0625,0.5,0.002,12,5333.25,4.5\n";
 
-std::string const header = std::string(io::metrics_header) + "\n";
+std::string const header = std::string(base::metrics_header) + "\n";
 
 TEST(RunFolder, WhatIsNoneIsRefused) {
   p3d::test::TempDir const dir;
-  EXPECT_EQ(refusal_of([&] { read_run(dir / "nowhere"); }).found, "no such folder");
+  EXPECT_EQ(error_of([&] { read_run(dir / "nowhere"); }).found, "no such folder");
   dir.write("file", "x");
-  EXPECT_EQ(refusal_of([&] { read_run(dir / "file"); }).found, "a file");
-  EXPECT_EQ(refusal_of([&] { read_run(dir.path().string()); }).found, "a folder without metrics.csv");
+  EXPECT_EQ(error_of([&] { read_run(dir / "file"); }).found, "a file");
+  EXPECT_EQ(error_of([&] { read_run(dir.path().string()); }).found, "a folder without metrics.csv");
   auto const where = [&](std::string const& text) {
     auto const path = dir.write("metrics.csv", text);
-    auto const e = refusal_of([&] { read_run(dir.path().string()); });
+    auto const e = error_of([&] { read_run(dir.path().string()); });
     EXPECT_FALSE(e.fix.empty());
     return e.where.substr(path.size());
   };
@@ -88,15 +88,15 @@ TEST(RunFolder, ADeadRunIsToldFromALiveOne) {
   auto const folder = dir.path().string();
   dir.write("metrics.csv", header + two_rows);
   EXPECT_EQ(read_run(folder).state(), "not known");
-  auto s = example();
-  s.starts.back().state = RunState::running;
+  auto s = example_summary();
+  s.starts.back().state = plan::RunState::running;
   dir.write("summary.json", to_json(s));
   EXPECT_EQ(read_run(folder).state(), "ended without a word");
   auto const lock = dir.write(".p3d.lock", "");
   EXPECT_EQ(read_run(folder).state(), "running");
   std::filesystem::last_write_time(lock, std::filesystem::file_time_type::clock::now() - std::chrono::minutes(10));
   EXPECT_EQ(read_run(folder).state(), "ended without a word");
-  dir.write("summary.json", to_json(example()));
+  dir.write("summary.json", to_json(example_summary()));
   EXPECT_EQ(read_run(folder).state(), "failed");
   dir.write("summary.json", "{");
   auto const damaged = read_run(folder);

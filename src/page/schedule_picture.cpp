@@ -2,10 +2,11 @@
 // Timelines as pictures. Lightness falls in the order wait, forward, input part, backward, weight part, other, and each
 // has a pattern or a letter of its own, so that a black-and-white print says the same as the colours.
 
-#include "timeline_rows.hpp"
+#include <p3d/page/schedule_picture.hpp>
 
 #include <p3d/base/printable.hpp>
 #include <p3d/schedule/query.hpp>
+#include <p3d/schedule/timeline_rows.hpp>
 
 #include <fmt/format.h>
 
@@ -14,10 +15,13 @@
 #include <iterator>
 #include <tuple>
 
-namespace p3d::schedule {
+namespace p3d::page {
+
 namespace {
 
-constexpr double left = 66, plot_width = 1120, right = 170, margin = 14;
+using namespace schedule;
+
+constexpr double plot_left = 66, plot_width = 1120, notes_width = 170, margin = 14;
 constexpr double row_height = 26, row_gap = 5;
 constexpr double longest_drawn = 1.6;  ///< times the median of several timelines
 constexpr int most_rows = 64;          ///< of a panel; more ranks than that are drawn as the first and last ones
@@ -77,7 +81,7 @@ public:
     if (!(span_ > 0)) span_ = 1;
     std::tie(unit_, factor_) = unit_of(time_unit, span_);
     y_ = margin;
-    if (!title_.empty()) text(left, y_ += 16, title_, "font-size=\"16\" font-weight=\"bold\"");
+    if (!title_.empty()) text(plot_left, y_ += 16, title_, "font-size=\"16\" font-weight=\"bold\"");
     legend(timelines);
     for (std::size_t i = 0; i < timelines.size(); ++i) panel(timelines[i], sorted_[i]);
     axis(unit_, factor_);
@@ -85,7 +89,7 @@ public:
   }
 
   std::string svg() const {
-    double const width = left + plot_width + right;
+    double const width = plot_left + plot_width + notes_width;
     std::string out = fmt::format(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} "
         "{1:.0f}\" "
@@ -129,7 +133,7 @@ private:
           messages = messages || (is_message(e.action.op) && !e.waits);
         }
     seen[static_cast<int>(Category::wait)] = true;
-    double x = left;
+    double x = plot_left;
     y_ += 12;
     for (Look const& look : looks) {
       if (!seen[static_cast<int>(look.category)]) continue;
@@ -162,15 +166,15 @@ private:
   }
 
   double x_of(double time, TimelineRows const& t) const {
-    return left + plot_width * std::min(1.0, (time - t.begin) / span_);
+    return plot_left + plot_width * std::min(1.0, (time - t.begin) / span_);
   }
 
   void panel(Timeline const& timeline, TimelineRows const& sorted) {
     bool const cut = sorted.end - sorted.begin > span_ * 1.0001;
     if (cut || !timeline.title.empty()) y_ += 16;
-    if (!timeline.title.empty()) text(left, y_, timeline.title, "font-weight=\"bold\" font-size=\"13\"");
+    if (!timeline.title.empty()) text(plot_left, y_, timeline.title, "font-weight=\"bold\" font-size=\"13\"");
     if (cut)  // above the rows, which go on to the right into the ranks' notes
-      text(left + plot_width, y_ - 3,
+      text(plot_left + plot_width, y_ - 3,
            fmt::format("cut: goes on to {:.4g} {}", (sorted.end - sorted.begin) * factor_, unit_),
            "text-anchor=\"end\" font-size=\"11\" font-weight=\"bold\"");
     y_ += 6;
@@ -178,7 +182,8 @@ private:
     int const count = static_cast<int>(sorted.rows.size()), half = most_rows / 2;
     for (int rank = 0; rank < count; ++rank) {
       if (count > most_rows && rank == half) {
-        text(left, y_ + 12, fmt::format("... ranks {} to {} left out ...", half, count - half - 1), "fill=\"#444444\"");
+        text(plot_left, y_ + 12, fmt::format("... ranks {} to {} left out ...", half, count - half - 1),
+             "fill=\"#444444\"");
         y_ += 18;
         rank = count - half;
       }
@@ -188,7 +193,7 @@ private:
       row(timeline.num_ranks, rank, sorted, note);
     }
     foot(timeline, sorted, top);
-    for (std::string const& line : timeline.caption) text(left, y_ += 15, line, "fill=\"#222222\"");
+    for (std::string const& line : timeline.caption) text(plot_left, y_ += 15, line, "fill=\"#222222\"");
     y_ += 12;
   }
 
@@ -205,8 +210,8 @@ private:
   }
 
   void row(int num_ranks, int rank, TimelineRows const& sorted, std::string const& note) {
-    text(left - 8, y_ + row_height / 2 + 4, fmt::format("rank {}", rank), "text-anchor=\"end\"");
-    box(x_of(sorted.begin, sorted), y_, x_of(sorted.end, sorted) - left, row_height, Category::wait, false);
+    text(plot_left - 8, y_ + row_height / 2 + 4, fmt::format("rank {}", rank), "text-anchor=\"end\"");
+    box(x_of(sorted.begin, sorted), y_, x_of(sorted.end, sorted) - plot_left, row_height, Category::wait, false);
     auto const& events = sorted.rows[static_cast<std::size_t>(rank)];
     for (std::size_t i = 0; i < events.size();) {
       // Neighbours of one kind too narrow to be seen apart are drawn as one.
@@ -233,7 +238,8 @@ private:
       }
       i = next;
     }
-    if (!note.empty()) text(left + plot_width + 8, y_ + row_height / 2 + 4, note, "font-size=\"11\" fill=\"#222222\"");
+    if (!note.empty())
+      text(plot_left + plot_width + 8, y_ + row_height / 2 + 4, note, "font-size=\"11\" fill=\"#222222\"");
     y_ += row_height + row_gap;
   }
 
@@ -248,14 +254,14 @@ private:
 
   void axis(std::string const& unit, double factor) {
     double const step = nice_step(span_ * factor, 8);
-    add("<line x1=\"{0}\" y1=\"{1:.1f}\" x2=\"{2}\" y2=\"{1:.1f}\" stroke=\"#333333\"/>\n", left, y_,
-        left + plot_width);
+    add("<line x1=\"{0}\" y1=\"{1:.1f}\" x2=\"{2}\" y2=\"{1:.1f}\" stroke=\"#333333\"/>\n", plot_left, y_,
+        plot_left + plot_width);
     for (int i = 0; i * step <= span_ * factor * 1.0001; ++i) {
-      double const x = left + plot_width * i * step / (span_ * factor);
+      double const x = plot_left + plot_width * i * step / (span_ * factor);
       add("<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"#333333\"/>\n", x, y_, y_ + 5);
       text(x, y_ + 18, fmt::format("{:.6g}", i * step), "text-anchor=\"middle\" font-size=\"11\"");
     }
-    text(left + plot_width + 20, y_ + 18, "in " + unit, "font-size=\"11\"");
+    text(plot_left + plot_width + 20, y_ + 18, "in " + unit, "font-size=\"11\"");
     y_ += 22;
   }
 
@@ -270,12 +276,9 @@ private:
 
 }  // namespace
 
-std::string to_svg(Timeline const& timeline, std::string const& time_unit) {
-  return Picture({timeline}, "", time_unit).svg();
-}
-
-std::string to_svg(std::vector<Timeline> const& timelines, std::string const& title, std::string const& time_unit) {
+std::string to_svg(std::vector<schedule::Timeline> const& timelines, std::string const& title,
+                   std::string const& time_unit) {
   return Picture(timelines, title, time_unit).svg();
 }
 
-}  // namespace p3d::schedule
+}  // namespace p3d::page

@@ -2,7 +2,7 @@
 // The summary of a run as JSON. Each member stands in one list (members, start_members, phase_members) with its key in
 // the file; the list is walked with a Writer to make the file and with a Reader to read it back. Members that are
 // missing in a file keep their defaults; numbers that do not fit are refused.
-#include <p3d/report/run_summary.hpp>
+#include <p3d/plan/run_summary.hpp>
 
 #include <p3d/base/error.hpp>
 
@@ -16,7 +16,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace p3d::report {
+namespace p3d::plan {
 
 namespace {
 
@@ -28,19 +28,19 @@ constexpr std::array<std::pair<RunState, char const*>, 4> states{{{RunState::run
                                                                   {RunState::stopped, "stopped"},
                                                                   {RunState::failed, "failed"}}};
 
-/// The members of plan::MemoryPrediction and their names in the file.
-constexpr std::array<std::pair<char const*, std::int64_t plan::MemoryPrediction::*>, 11> purposes{
-    {{"parameters", &plan::MemoryPrediction::params},
-     {"gradients", &plan::MemoryPrediction::grads},
-     {"optimizer", &plan::MemoryPrediction::optimizer},
-     {"activations", &plan::MemoryPrediction::activations},
-     {"workspace", &plan::MemoryPrediction::workspace},
-     {"panels", &plan::MemoryPrediction::panels},
-     {"staging", &plan::MemoryPrediction::staging},
-     {"libraries", &plan::MemoryPrediction::libraries},
-     {"offloaded", &plan::MemoryPrediction::offloaded},
-     {"offloaded_activations", &plan::MemoryPrediction::offloaded_activations},
-     {"checkpoint_copy", &plan::MemoryPrediction::checkpoint_copy}}};
+/// The members of MemoryPrediction and their names in the file.
+constexpr std::array<std::pair<char const*, std::int64_t MemoryPrediction::*>, 11> purposes{
+    {{"parameters", &MemoryPrediction::params},
+     {"gradients", &MemoryPrediction::grads},
+     {"optimizer", &MemoryPrediction::optimizer},
+     {"activations", &MemoryPrediction::activations},
+     {"workspace", &MemoryPrediction::workspace},
+     {"panels", &MemoryPrediction::panels},
+     {"staging", &MemoryPrediction::staging},
+     {"libraries", &MemoryPrediction::libraries},
+     {"offloaded", &MemoryPrediction::offloaded},
+     {"offloaded_activations", &MemoryPrediction::offloaded_activations},
+     {"checkpoint_copy", &MemoryPrediction::checkpoint_copy}}};
 
 /// The direction from a member to its value in the file.
 struct Writer {
@@ -195,7 +195,7 @@ RunSummary parse_summary(std::string_view text, std::string const& where) {
     members(Reader{json}, s);
     if (auto const at = json.find("exit_code"); at != json.end() && !at->is_null())
       Reader{json}("exit_code", s.exit_code.emplace());
-    s.memory_of_ranks = elements<plan::MemoryPrediction>(json, "memory_of_ranks_bytes", [](auto const& e, auto& m) {
+    s.memory_of_ranks = elements<MemoryPrediction>(json, "memory_of_ranks_bytes", [](auto const& e, auto& m) {
       for (auto const& [key, member] : purposes) Reader{e}(key, m.*member);
     });
     s.phases = elements<PhaseSeconds>(json, "phases", [](auto const& e, auto& p) { phase_members(Reader{e}, p); });
@@ -218,4 +218,4 @@ std::string utc(std::time_t time) {
   return {text.data(), std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts)};
 }
 
-}  // namespace p3d::report
+}  // namespace p3d::plan

@@ -2,15 +2,15 @@
 #pragma once
 // `p3d report`: the files that runs left in their folders, as one page of HTML.
 
-#include <p3d/io/metrics.hpp>
-#include <p3d/report/run_summary.hpp>
+#include <p3d/base/metrics.hpp>
+#include <p3d/plan/run_summary.hpp>
 
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-namespace p3d::report {
+namespace p3d::page {
 
 /// The way in which tokens chose experts at a step: its most uneven layer.
 struct ExpertRow {
@@ -23,9 +23,9 @@ struct ExpertRow {
 struct RunRecord {
   std::string folder;
   std::string name;  ///< run.name; the folder's name where no file says it
-  std::vector<io::MetricsRow> rows;
+  std::vector<base::MetricsRow> rows;
   bool cut_off = false;  ///< metrics.csv ends within a row
-  std::optional<RunSummary> summary;
+  std::optional<plan::RunSummary> summary;
   std::vector<std::pair<std::string, std::string>> input;  ///< resolved.toml by key: {"run.steps", "400"}
   std::string input_text;                                  ///< resolved.toml as it is
   /// The contents of trace.svg, or "".
@@ -43,8 +43,8 @@ struct RunRecord {
 /// that is no row. Other files that are missing or damaged become notes.
 RunRecord read_run(std::string const& folder);
 
-/// A page for one run or several that needs nothing beside it. `now` is the time at which it is made, as utc() writes
-/// it.
+/// A page for one run or several that needs nothing beside it. `now` is the time at which it is made, as plan::utc()
+/// writes it.
 std::string to_html(std::vector<RunRecord> const& runs, std::string const& now);
 
-}  // namespace p3d::report
+}  // namespace p3d::page

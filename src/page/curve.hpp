@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace p3d::report {
+namespace p3d::page {
 
 struct Point {
   double x = 0.0, y = 0.0;
@@ -24,4 +24,4 @@ std::vector<double> smoothed(std::vector<double> const& values, std::size_t wind
 /// The window for a curve of so many values: about 2 % of them, odd; 1 (nothing is smoothed) for short curves.
 std::size_t smoothing_window(std::size_t values);
 
-}  // namespace p3d::report
+}  // namespace p3d::page

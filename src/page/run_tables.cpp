@@ -2,7 +2,7 @@
 // Tables with bars: time by phase, memory by purpose. A table has a row for each phase or purpose and a column for each
 // run; the bars of a table share one scale.
 
-#include "page_parts.hpp"
+#include "run_page_parts.hpp"
 
 #include <p3d/base/printable.hpp>
 #include <p3d/base/text.hpp>
@@ -11,7 +11,7 @@
 
 #include <algorithm>
 
-namespace p3d::report {
+namespace p3d::page {
 
 namespace {
 
@@ -170,4 +170,4 @@ std::string tables_html(Runs const& runs) {
   return "<section id=\"costs\"><h2>Time and memory</h2><div class=\"panels pair\">\n" + panels + "</div></section>\n";
 }
 
-}  // namespace p3d::report
+}  // namespace p3d::page

@@ -3,13 +3,13 @@
 // those of Okabe and Ito, which people with any colour vision tell apart, made darker on light ground and lighter on
 // dark ground.
 
-#include "page_parts.hpp"
+#include "run_page_parts.hpp"
 
 #include <fmt/format.h>
 
 #include <array>
 
-namespace p3d::report {
+namespace p3d::page {
 
 namespace {
 
@@ -116,4 +116,4 @@ std::string style(std::size_t runs) {
   return out;
 }
 
-}  // namespace p3d::report
+}  // namespace p3d::page

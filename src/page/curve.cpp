@@ -5,7 +5,7 @@
 #include <array>
 #include <cmath>
 
-namespace p3d::report {
+namespace p3d::page {
 
 std::vector<Point> thinned(std::vector<Point> const& points) {
   std::vector<Point> out;
@@ -57,4 +57,4 @@ std::size_t smoothing_window(std::size_t values) {
   return values < least ? 1 : std::max<std::size_t>(5, values / 50) | 1U;
 }
 
-}  // namespace p3d::report
+}  // namespace p3d::page

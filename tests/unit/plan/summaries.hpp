@@ -1,27 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A summary with something in every member, and the text of a refusal.
+// A summary with something in every member.
 
-#include <p3d/base/error.hpp>
-#include <p3d/report/run_summary.hpp>
+#include <p3d/plan/run_summary.hpp>
 
-#include <gtest/gtest.h>
+namespace p3d::test {
 
-namespace p3d::report::test {
-
-inline base::ErrorText refusal_of(auto&& action) {
-  try {
-    action();
-  } catch (base::Error const& e) {
-    EXPECT_EQ(e.code(), base::ExitCode::bad_input);
-    return e.text();
-  }
-  ADD_FAILURE() << "accepted";
-  return {};
-}
-
-inline RunSummary example() {
-  RunSummary s;
+inline plan::RunSummary example_summary() {
+  using plan::RunState;
+  plan::RunSummary s;
   s.run = "a \"name\" <b>";
   s.steps = 100;
   s.exit_code = 75;
@@ -41,4 +28,4 @@ inline RunSummary example() {
   return s;
 }
 
-}  // namespace p3d::report::test
+}  // namespace p3d::test

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace p3d::report {
+namespace p3d::page {
 
 /// The numbers of one run in a chart, as recorded.
 struct Curve {
@@ -37,4 +37,4 @@ struct ChartSize {
 /// The chart as an element <svg>. Without any value it says so.
 std::string to_svg(Chart const& chart, ChartSize size);
 
-}  // namespace p3d::report
+}  // namespace p3d::page

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Curves and axes of the page: no spike is lost, nothing shifts, and any numbers give labels.
 
-#include "report/axis.hpp"
-#include "report/chart.hpp"
-#include "report/curve.hpp"
+#include "page/axis.hpp"
+#include "page/chart.hpp"
+#include "page/curve.hpp"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 #include <set>
 
 namespace {
-using namespace p3d::report;
+using namespace p3d::page;
 
 constexpr double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace p3d::report {
+namespace p3d::page {
 
 /// The scale of an axis.
 enum class Scale {
@@ -39,4 +39,4 @@ private:
   bool log_;
 };
 
-}  // namespace p3d::report
+}  // namespace p3d::page

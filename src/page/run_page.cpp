@@ -2,10 +2,10 @@
 // The page of `p3d report`. It has no scripts, and takes nothing from elsewhere. Style rules alone show and hide parts
 // of it: they ask for the state of hidden inputs, which labels on the page switch.
 
-#include <p3d/report/page.hpp>
+#include <p3d/page/run_page.hpp>
 
 #include "base64.hpp"
-#include "page_parts.hpp"
+#include "run_page_parts.hpp"
 
 #include <p3d/base/printable.hpp>
 #include <p3d/base/text.hpp>
@@ -15,7 +15,7 @@
 
 #include <algorithm>
 
-namespace p3d::report {
+namespace p3d::page {
 
 namespace {
 
@@ -138,4 +138,4 @@ std::string to_html(Runs const& runs, std::string const& now) {
                      base::markup_text(base::version_with_hash()), base::markup_text(now));
 }
 
-}  // namespace p3d::report
+}  // namespace p3d::page

@@ -5,9 +5,9 @@
 #include <string>
 #include <string_view>
 
-namespace p3d::report {
+namespace p3d::page {
 
 /// The bytes in base64 (RFC 4648, section 4).
 std::string base64(std::string_view bytes);
 
-}  // namespace p3d::report
+}  // namespace p3d::page

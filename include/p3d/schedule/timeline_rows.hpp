@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A timeline by rank, for what reads it.
+// A timeline by rank, and the kinds of events that readers of pictures and traces tell apart.
 
 #include <p3d/schedule/query.hpp>
 #include <p3d/schedule/timeline.hpp>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A run's output folder, read for the page of `p3d report`. Only metrics.csv must be there. Every other file that is
 // missing or damaged becomes a note on the page, so that a run which failed has a page too.
-#include <p3d/report/page.hpp>
+#include <p3d/page/run_page.hpp>
 
 #include <p3d/base/error.hpp>
-#include <p3d/io/text_file.hpp>
+#include <p3d/base/text_file.hpp>
 
 #include <fmt/format.h>
 
@@ -18,12 +18,13 @@
 
 #include <sys/stat.h>
 
-namespace p3d::report {
+namespace p3d::page {
 
 namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::int64_t most_text_bytes = std::int64_t{1} << 30;
 constexpr std::uintmax_t most_trace_bytes = std::uintmax_t{32} << 20U;
 constexpr std::time_t dead_after_s =
     120;  ///< without a change of the lock's file, which a living run touches (io::FolderLock)
@@ -67,7 +68,7 @@ std::string text_of(RunRecord& run, char const* file, std::string const& without
     return {};
   }
   try {
-    return io::read_text(path);
+    return base::read_text_file(path, "a file of a run", path, most_text_bytes);
   } catch (base::Error const& e) {
     run.notes.push_back(fmt::format("{} is not used: {}", file, e.text().found));
     return {};
@@ -97,7 +98,7 @@ std::vector<ExpertRow> experts_of(std::string const& text) {
 }  // namespace
 
 std::string RunRecord::state() const {
-  if (summary && summary->state() != RunState::running) return report::name(summary->state());
+  if (summary && summary->state() != plan::RunState::running) return plan::name(summary->state());
   if (alive) return "running";
   return summary ? "ended without a word" : "not known";
 }
@@ -115,18 +116,18 @@ RunRecord read_run(std::string const& folder) {
   run.folder = folder;
   auto const metrics = folder + "/metrics.csv";
   if (!fs::exists(metrics, why)) refuse("a folder without metrics.csv", "name the run.output_dir of a run");
-  auto history = io::read_metrics_so_far(metrics);
+  auto history = base::read_metrics(metrics);
   run.rows = std::move(history.rows);
   run.cut_off = history.cut_off;
   auto const now = std::time(nullptr), beat = changed(folder + "/.p3d.lock");
-  run.last_change = utc(changed(metrics));
+  run.last_change = plan::utc(changed(metrics));
   // A summary that says "running" is believed only while somebody holds the folder's lock: a killed run cannot correct
   // it.
   run.alive = beat != 0 && now - beat < dead_after_s;
 
   if (auto const json = text_of(run, "summary.json", "the curves are all that is known"); !json.empty()) {
     try {
-      run.summary = parse_summary(json, folder + "/summary.json");
+      run.summary = plan::parse_summary(json, folder + "/summary.json");
     } catch (base::Error const& e) {
       run.notes.push_back(fmt::format("summary.json is not used: {}", e.text().found));
     }
@@ -150,4 +151,4 @@ RunRecord read_run(std::string const& folder) {
   return run;
 }
 
-}  // namespace p3d::report
+}  // namespace p3d::page

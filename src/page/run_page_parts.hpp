@@ -2,13 +2,13 @@
 #pragma once
 // The parts of the page of `p3d report`, each as HTML.
 
-#include <p3d/report/page.hpp>
+#include <p3d/page/run_page.hpp>
 
 #include <string>
 #include <utility>
 #include <vector>
 
-namespace p3d::report {
+namespace p3d::page {
 
 using Runs = std::vector<RunRecord>;
 
@@ -43,4 +43,4 @@ std::vector<std::string> labels(Runs const& runs);
 /// The line and the ring with which a run is drawn, as a small picture.
 std::string swatch(std::size_t run);
 
-}  // namespace p3d::report
+}  // namespace p3d::page

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <limits>
 
-namespace p3d::report {
+namespace p3d::page {
 
 namespace {
 
@@ -116,4 +116,4 @@ std::vector<Tick> Axis::ticks(int count) const {
   return linear_ticks(low_, high_, count);
 }
 
-}  // namespace p3d::report
+}  // namespace p3d::page

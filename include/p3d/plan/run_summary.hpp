@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-namespace p3d::report {
+namespace p3d::plan {
 
 enum class RunState { running, finished, stopped, failed };
 /// The word for a state in the file.
@@ -63,11 +63,10 @@ struct RunSummary {
   double median_step_s = 0.0;
   std::int64_t skipped_steps = 0;  ///< fp16: steps whose gradients overflowed
 
-  std::vector<plan::MemoryPrediction>
-      memory_of_ranks;            ///< predicted bytes of a rank, one entry for each pipeline coordinate
-  double memory_predicted = 0.0;  ///< bytes, all ranks
-  double memory_before = 0.0;     ///< bytes that libraries took before the model
-  double memory_found = 0.0;      ///< bytes in use beside those of the libraries
+  std::vector<MemoryPrediction> memory_of_ranks;  ///< predicted bytes of a rank, one entry for each pipeline coordinate
+  double memory_predicted = 0.0;                  ///< bytes, all ranks
+  double memory_before = 0.0;                     ///< bytes that libraries took before the model
+  double memory_found = 0.0;                      ///< bytes in use beside those of the libraries
 
   std::vector<PhaseSeconds> phases;
 
@@ -88,4 +87,4 @@ RunSummary parse_summary(std::string_view json, std::string const& where);
 /// A time in the form of RunStart::started.
 std::string utc(std::time_t time);
 
-}  // namespace p3d::report
+}  // namespace p3d::plan

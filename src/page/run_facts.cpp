@@ -3,7 +3,7 @@
 // the same list of names; a value that is not known is empty, and a row that is empty for all runs is left out.
 
 #include "curve.hpp"
-#include "page_parts.hpp"
+#include "run_page_parts.hpp"
 
 #include <p3d/base/printable.hpp>
 #include <p3d/base/text.hpp>
@@ -14,12 +14,12 @@
 #include <cmath>
 #include <map>
 
-namespace p3d::report {
+namespace p3d::page {
 
 namespace {
 
 /// The median of one column of metrics.csv; 0 without a finite value.
-double median_of(std::vector<io::MetricsRow> const& rows, double io::MetricsRow::*member) {
+double median_of(std::vector<base::MetricsRow> const& rows, double base::MetricsRow::*member) {
   std::vector<double> values;
   for (auto const& r : rows) {
     if (std::isfinite(r.*member)) values.push_back(r.*member);
@@ -40,7 +40,7 @@ std::string state_text(RunRecord const& run) {
   auto text = run.state();
   auto const& s = run.summary;
   if (text == "ended without a word") text += " (killed?)";
-  if (s && s->state() != RunState::running && s->exit_code) text += fmt::format(", exit code {}", *s->exit_code);
+  if (s && s->state() != plan::RunState::running && s->exit_code) text += fmt::format(", exit code {}", *s->exit_code);
   return text;
 }
 
@@ -66,13 +66,13 @@ void add_losses(RunRecord const& run, Facts& facts) {
     for (std::size_t i = rows.size() - count; i < rows.size(); ++i) sum += rows[i].loss;
     mean = loss_text(sum / static_cast<double>(count));
   }
-  io::MetricsRow const *least = nullptr, *newest = nullptr;
+  base::MetricsRow const *least = nullptr, *newest = nullptr;
   for (auto const& r : rows) {
     if (!r.eval_loss) continue;
     newest = &r;
     if (std::isfinite(*r.eval_loss) && (least == nullptr || *r.eval_loss < *least->eval_loss)) least = &r;
   }
-  auto const text = [](io::MetricsRow const* r) {
+  auto const text = [](base::MetricsRow const* r) {
     return r == nullptr ? std::string()
                         : fmt::format("{} at step {} (perplexity {:.4g})", loss_text(*r->eval_loss), r->step,
                                       std::exp(*r->eval_loss));
@@ -87,7 +87,7 @@ void add_losses(RunRecord const& run, Facts& facts) {
 }
 
 /// The wall time of all starts.
-std::string wall_text(RunSummary const& s) {
+std::string wall_text(plan::RunSummary const& s) {
   double wall = 0.0;
   for (auto const& start : s.starts) wall += start.wall_s;
   if (wall <= 0.0) return "";
@@ -98,8 +98,8 @@ std::string wall_text(RunSummary const& s) {
 /// Adds speed, MFU, memory and wall time.
 void add_speed(RunRecord const& run, Facts& facts) {
   auto const& s = run.summary;
-  double const speed = median_of(run.rows, &io::MetricsRow::tokens_per_s),
-               ms = median_of(run.rows, &io::MetricsRow::step_ms);
+  double const speed = median_of(run.rows, &base::MetricsRow::tokens_per_s),
+               ms = median_of(run.rows, &base::MetricsRow::step_ms);
   facts.emplace_back("tokens/s, median", speed > 0 ? base::human_count(speed) : "");
   facts.emplace_back("step time, median", ms > 0 ? fmt::format("{:.4g} ms", ms) : "");
   std::string mfu, memory;
@@ -142,7 +142,7 @@ Facts results_of(RunRecord const& run) {
 
 Facts setting_of(RunRecord const& run) {
   Facts facts;
-  auto const s = run.summary.value_or(RunSummary{});
+  auto const s = run.summary.value_or(plan::RunSummary{});
   bool const known = run.summary.has_value();
   facts.emplace_back("ranks", known ? fmt::format("{}: {}", s.ranks(), s.layout) : "");
   facts.emplace_back("pipeline", known ? fmt::format("{}, {}, {}", s.schedule, base::counted(s.stages, "stage"),
@@ -225,4 +225,4 @@ std::string differences_html(Runs const& runs) {
                      base::counted(static_cast<std::int64_t>(same), "other key"));
 }
 
-}  // namespace p3d::report
+}  // namespace p3d::page
