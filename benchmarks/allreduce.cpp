@@ -36,8 +36,7 @@ struct Options {
 [[noreturn]] void usage() {
   std::fputs(
       "usage: allreduce [--turns N] [--sizes BYTES,...] [--halves] [mpi-blocking mpi ring tree hierarchical shared "
-      "auto "
-      "auto-measured]\n",
+      "auto]\n",
       stderr);
   comm::abort_all(2);
 }
@@ -69,7 +68,7 @@ Options read(int argc, char** argv) {
     for (std::int64_t n = 8; n < std::int64_t{1} << 20; n *= 4) out.sizes.push_back(n);
     for (std::int64_t n = std::int64_t{1} << 20; n <= std::int64_t{64} << 20; n *= 2) out.sizes.push_back(n);
   }
-  if (out.algorithms.empty()) out.algorithms = {"ring", "tree", "hierarchical", "shared", "auto", "auto-measured"};
+  if (out.algorithms.empty()) out.algorithms = {"ring", "tree", "hierarchical", "shared", "auto"};
   return out;
 }
 
@@ -120,10 +119,9 @@ private:
     if (name == "mpi" || name == "mpi-blocking") return made;
     for (auto const algorithm : {comm::AllReduce::ring, comm::AllReduce::tree, comm::AllReduce::hierarchical,
                                  comm::AllReduce::shared, comm::AllReduce::automatic}) {
-      if (name == comm::to_string(algorithm)) made.prepare({algorithm, true});
+      if (name == comm::to_string(algorithm)) made.prepare({algorithm});
     }
-    if (name == "auto-measured") made.prepare({comm::AllReduce::automatic, false});
-    if (name != "auto-measured" && made.describe_all_reduce() == "mpi") usage();
+    if (made.describe_all_reduce() == "mpi") usage();
     return made;
   }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes the engines of a communicator, by its settings and by the nodes of its ranks. With memory that a node's ranks
+// Makes the engines of a communicator, by its algorithm and by the nodes of its ranks. With memory that a node's ranks
 // share: one SharedEngine on one node; over several nodes a NodesEngine, with pairwise messages or a tree between them.
 // Without: engines over messages, "tree" for short buffers and "ring" for long ones. Example: 8 ranks on 2 nodes give
 // "hierarchical", whose 4 lanes each reduce a quarter of a segment inside their node and exchange it with the rank of
@@ -73,8 +73,7 @@ struct AllReducer::Region {
   }
 };
 
-AllReducer::AllReducer(Communicator& comm, AllReduceSettings const& settings) : rank_(comm.rank()), size_(comm.size()) {
-  auto const algorithm = settings.algorithm;
+AllReducer::AllReducer(Communicator& comm, AllReduce algorithm) : rank_(comm.rank()), size_(comm.size()) {
   find_places(comm);
   bool const one_each = most_on_a_node_ == 1;  // then no ranks share memory
   bool const shares = algorithm == AllReduce::shared || algorithm == AllReduce::hierarchical ||
@@ -88,17 +87,12 @@ AllReducer::AllReducer(Communicator& comm, AllReduceSettings const& settings) : 
          .fix = "make /dev/shm larger (containers: --shm-size or --ipc=host), or set comm.allreduce to "
                 "\"ring\" or \"tree\""});
   }
-  if (region_) make_shared(comm, settings.fixed_order);
-  bool const measures = algorithm == AllReduce::automatic && !settings.fixed_order;
-  if (algorithm == AllReduce::ring || algorithm == AllReduce::tree || measures ||
-      (algorithm == AllReduce::automatic && !shared_)) {
-    make_messages(comm);
-  }
-  if (algorithm == AllReduce::automatic) {
-    choose_by_rule();  // measure() may replace these rows
-  } else {
-    table_ = {{0, algorithm == AllReduce::shared && nodes_.size() > 1 ? AllReduce::hierarchical : algorithm}};
-  }
+  if (region_) make_shared(comm);
+  // Places alone decide here, and lengths in choice(): so every run chooses the same.
+  algorithm_ = shared_ && algorithm != AllReduce::hierarchical
+                   ? (nodes_.size() > 1 ? AllReduce::hierarchical : AllReduce::shared)
+                   : algorithm;
+  if (!shared_) make_messages(comm);
 }
 
 AllReducer::~AllReducer() = default;
@@ -170,13 +164,9 @@ SharedEngine::Team AllReducer::make_team(std::vector<std::vector<int>> const& sh
   return team;
 }
 
-/// Makes the engine that sums the parts of an all-reduce over the nodes; null on a rank without a part. Collective.
-std::unique_ptr<Engine> AllReducer::make_between(Communicator& comm, int number, bool fixed_order) {
-  bool const has_part = number < lanes_;
-  if (!fixed_order) {
-    lane_ = comm.split(has_part ? number : -1, static_cast<int>(node_), comm.name() + " lane");
-  }
-  if (!has_part) return {};
+/// Makes the engine that sums the parts of an all-reduce over the nodes; null on a rank without a part.
+std::unique_ptr<Engine> AllReducer::make_between(int number) {
+  if (number >= lanes_) return {};
   int const node = static_cast<int>(node_);
   int const nodes = static_cast<int>(nodes_.size());
   auto const rank_on = [&](int other) {
@@ -189,39 +179,33 @@ std::unique_ptr<Engine> AllReducer::make_between(Communicator& comm, int number,
     return std::make_unique<PairEngine>(between_nodes_.mpi(), between_nodes_.name(), std::move(pairs), order,
                                         piece_bytes(nodes_.size()), family);
   };
-  std::unique_ptr<Engine> between;
   // Two steps of half the buffer beat up and down with all of it, unless that makes many short messages.
-  if (nodes_.size() <= few_nodes) {
-    between = pairwise(Order::ranks, between_family);
-  } else {
-    auto const by_steps = [&](std::vector<Step> steps, int parts) {
-      for (auto& step : steps) {
-        step.send_to = rank_on(step.send_to);
-        step.receive_from = rank_on(step.receive_from);
-      }
-      return std::make_unique<MessageEngine>(between_nodes_.mpi(), between_nodes_.name(), std::move(steps), parts,
-                                             sizes_of_many_nodes.slot, between_family);
-    };
-    // All three add in the tree's order. In halving each step waits for the one before it: where messages are long
-    // enough, sending all of them at once is quicker.
-    bool const halves = std::has_single_bit(static_cast<unsigned>(nodes));
-    auto few_bytes = halves ? by_steps(halving_steps(node, nodes), nodes) : by_steps(tree_steps(node, nodes), 1);
-    auto const message = halves ? long_message : shortest_message;
-    between = std::make_unique<LengthEngine>(std::move(few_bytes), pairwise(Order::tree, long_between_family),
-                                             nodes * static_cast<std::int64_t>(message));
-  }
-  if (!fixed_order) between = std::make_unique<MpiEngine>(lane_.mpi(), lane_.name(), std::move(between));
-  return between;
+  if (nodes_.size() <= few_nodes) return pairwise(Order::ranks, between_family);
+  auto const by_steps = [&](std::vector<Step> steps, int parts) {
+    for (auto& step : steps) {
+      step.send_to = rank_on(step.send_to);
+      step.receive_from = rank_on(step.receive_from);
+    }
+    return std::make_unique<MessageEngine>(between_nodes_.mpi(), between_nodes_.name(), std::move(steps), parts,
+                                           sizes_of_many_nodes.slot, between_family);
+  };
+  // All three add in the tree's order. In halving each step waits for the one before it: where messages are long
+  // enough, sending all of them at once is quicker.
+  bool const halves = std::has_single_bit(static_cast<unsigned>(nodes));
+  auto few_bytes = halves ? by_steps(halving_steps(node, nodes), nodes) : by_steps(tree_steps(node, nodes), 1);
+  auto const message = halves ? long_message : shortest_message;
+  return std::make_unique<LengthEngine>(std::move(few_bytes), pairwise(Order::tree, long_between_family),
+                                        nodes * static_cast<std::int64_t>(message));
 }
 
-void AllReducer::make_shared(Communicator& comm, bool fixed_order) {
+void AllReducer::make_shared(Communicator& comm) {
   auto team = make_team(node_shares(nodes_, node_));
   if (nodes_.size() == 1) {
     shared_ = std::make_unique<SharedEngine>(std::move(team), sizes(), nullptr);
     return;
   }
   between_nodes_ = Communicator(comm.mpi(), comm.name() + " between nodes");
-  auto between = make_between(comm, team.me, fixed_order);
+  auto between = make_between(team.me);
   auto inside = std::make_unique<SharedEngine>(std::move(team), sizes(), std::move(between));
   auto const order = nodes_.size() <= few_nodes ? Order::ranks : Order::tree;
   auto const travel = [&](NodeFamily family) {
@@ -244,45 +228,22 @@ void AllReducer::make_messages(Communicator& comm) {
   pairs_ = exchange(Order::tree, pairs_family);
 }
 
-/// Chooses by places and lengths alone, so that every run chooses the same.
-void AllReducer::choose_by_rule() {
-  if (shared_) {
-    table_ = {{0, nodes_.size() > 1 ? AllReduce::hierarchical : AllReduce::shared}};
-  } else {
-    table_ = {{0, AllReduce::tree}, {tree_until, AllReduce::ring}};
-  }
-}
-
 AllReduce AllReducer::choice(std::int64_t bytes) const {
-  auto row = table_.begin();
-  while (row + 1 != table_.end() && (row + 1)->bytes <= bytes) ++row;
-  return row->algorithm;
+  if (algorithm_ != AllReduce::automatic) return algorithm_;
+  return bytes < tree_until ? AllReduce::tree : AllReduce::ring;
 }
 
-Engine* AllReducer::engine(Collective kind, std::int64_t bytes, ElementType type) const {
-  auto algorithm = choice(bytes);
-  if (algorithm == AllReduce::mpi && type.float16()) {  // the table was measured for sums that MPI has
-    algorithm = shared_ ? AllReduce::shared : bytes < tree_until ? AllReduce::tree : AllReduce::ring;
+Engine& AllReducer::engine(Collective kind, std::int64_t bytes) const {
+  switch (choice(bytes)) {
+    case AllReduce::ring: return *ring_;
+    case AllReduce::tree: return kind == Collective::all_reduce ? *tree_ : *pairs_;
+    default: return *shared_;
   }
-  switch (algorithm) {
-    case AllReduce::ring: return ring_.get();
-    case AllReduce::tree: return kind == Collective::all_reduce ? tree_.get() : pairs_.get();
-    case AllReduce::hierarchical:
-    case AllReduce::shared: return shared_.get();
-    case AllReduce::mpi:
-    case AllReduce::automatic: break;
-  }
-  return nullptr;
 }
 
 std::string AllReducer::describe() const {
-  std::vector<std::string> parts;
-  for (auto const& row : table_) {
-    parts.push_back(row.bytes == 0 ? std::string(to_string(row.algorithm))
-                                   : fmt::format("{} from {}", to_string(row.algorithm),
-                                                 base::human_bytes(static_cast<double>(row.bytes))));
-  }
-  return base::join(parts, ", ");
+  if (algorithm_ != AllReduce::automatic) return to_string(algorithm_);
+  return fmt::format("tree, ring from {}", base::human_bytes(static_cast<double>(tree_until)));
 }
 
 }  // namespace detail

@@ -153,9 +153,7 @@ void Communicator::prepare(AllReduceSettings const& settings) {
     state_->nccl = std::make_unique<detail::NcclEngine>(*this, std::move(api), settings.fixed_order);
   }
   if (settings.algorithm == AllReduce::mpi) return;
-  auto made = std::make_unique<detail::AllReducer>(*this, settings);
-  state_->all_reducer = std::move(made);
-  if (settings.algorithm == AllReduce::automatic && !settings.fixed_order) state_->all_reducer->measure(*this);
+  state_->all_reducer = std::make_unique<detail::AllReducer>(*this, settings.algorithm);
 }
 
 AllReduce Communicator::all_reduce_algorithm(std::int64_t bytes) const {

@@ -115,33 +115,4 @@ bool LengthEngine::advance() {
   return (!longer_->idle() && longer_->advance()) || moved;
 }
 
-MpiEngine::MpiEngine(MPI_Comm comm, std::string name, std::unique_ptr<Engine> float16)
-    : comm_(comm), name_(std::move(name)), float16_(std::move(float16)) {
-  check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank", name_);
-  check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size", name_);
-}
-
-void MpiEngine::enqueue(Work& work) {
-  auto const type = work.type.mpi();
-  if (!type) return float16_->enqueue(work);
-  MPI_Request request = MPI_REQUEST_NULL;
-  check(MPI_Iallreduce(MPI_IN_PLACE, work.data, static_cast<int>(work.count), mpi_type(*type), mpi_op(work.op), comm_,
-                       &request),
-        "MPI_Iallreduce", name_);
-  work.sent += work.bytes(even_traffic(work.count, rank_, size_));
-  open_.emplace_back(&work, request);
-}
-
-bool MpiEngine::advance() {
-  bool moved = !float16_->idle() && float16_->advance();
-  for (auto& [work, request] : open_) {
-    if (work->done) continue;
-    int done = 0;
-    check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test", name_);
-    if (done) work->done = moved = true;
-  }
-  while (!open_.empty() && open_.front().first->done) open_.pop_front();
-  return moved;
-}
-
 }  // namespace p3d::comm::detail

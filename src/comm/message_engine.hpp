@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// All-reduces by messages: by the steps of an algorithm (message_steps.hpp), or by MPI's own all-reduce inside another
-// engine.
+// All-reduces by messages: by the steps of an algorithm (message_steps.hpp), or of two, by length.
 
 #include <mpi.h>
 
-#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
@@ -80,24 +78,6 @@ public:
 private:
   std::unique_ptr<Engine> shorter_, longer_;
   std::int64_t longer_from_;  ///< bytes from which on a work is long
-};
-
-/// Calls MPI_Iallreduce in place of an algorithm of p3d, inside another engine. 16-bit numbers, which MPI cannot sum,
-/// go to the engine `float16`.
-class MpiEngine final : public Engine {
-public:
-  MpiEngine(MPI_Comm comm, std::string name, std::unique_ptr<Engine> float16);
-  bool advance() override;
-  void enqueue(Work& work) override;
-  bool idle() const override { return open_.empty() && float16_->idle(); }
-
-private:
-  MPI_Comm comm_;
-  std::string name_;
-  std::unique_ptr<Engine> float16_;
-  int rank_ = 0;
-  int size_ = 1;
-  std::deque<std::pair<Work*, MPI_Request>> open_;
 };
 
 }  // namespace p3d::comm::detail

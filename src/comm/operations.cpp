@@ -111,7 +111,7 @@ bool start_in_engine(Pending& pending, Work work, std::int64_t Communicator::Sen
     work.stream = place.stream;
     pending.stream_waits = engine != nullptr && place.stream_waits;
   } else if (auto const& reducer = pending.comm->all_reducer; reducer && summed_or_shared(work.kind)) {
-    engine = reducer->engine(work.kind, work.bytes(work.count), work.type);
+    engine = &reducer->engine(work.kind, work.bytes(work.count));
   }
   if (engine == nullptr) return false;
   pending.engine = engine;

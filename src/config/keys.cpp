@@ -341,8 +341,7 @@ void add_comm(std::vector<Key>& table) {
            "gradients are reduced over dp in buckets of at least this many MiB");
   s.choice("allreduce", &Comm::allreduce,
            "algorithm of all-reduces: MPI's (mpi), p3d's by send and receive (ring, tree), or through a node's shared "
-           "memory "
-           "(shared, hierarchical)");
+           "memory (shared, hierarchical); auto: by place, and by length where ranks share no memory");
   s.choice(
       "gpu_aware", &Comm::gpu_aware,
       "give MPI GPU memory; off: through pinned host memory; auto: for messages, where a trial at the start succeeds "

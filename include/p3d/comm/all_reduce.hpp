@@ -4,6 +4,8 @@
 // messages or shared memory. What is said here of an all-reduce holds for its two halves too, reduce_scatter and
 // all_gather over shares.
 //
+//   auto          by place: shared where all ranks are on one node, hierarchical on several; where no two ranks share a
+//                 node, or memory is missing, by length: tree for short buffers, ring from 32 KiB on.
 //   mpi           MPI_Iallreduce, MPI_Ireduce_scatter, MPI_Iallgatherv; the order of summation is the library's affair.
 //   ring          Pairwise exchange: round the ring, beginning with its neighbour, each rank sends every other one what
 //                 that one is to sum, which it does in the order of ranks; then, in the same way, its own sum (Thakur,
@@ -43,10 +45,10 @@ using base::to_string;
 /// How Communicator::prepare() sets up a communicator.
 struct AllReduceSettings {
   AllReduce algorithm = AllReduce::mpi;
-  /// True: the order of a sum depends neither on a measurement nor on the MPI library. Then automatic follows fixed
-  /// rules and not a table measured at start, and hierarchical uses messages between nodes instead of MPI's all-reduce.
+  /// With `nccl`: true: sums of floating-point numbers have the order of ranks (NCCL moves them, DeviceSums adds them);
+  /// false: NCCL adds, in an order of its own. The order of sums in host memory follows from the algorithm alone.
   bool fixed_order = true;
-  /// Device memory is reduced by NCCL (nccl.hpp), which adds in its own order. A build without NCCL throws base::Error.
+  /// Device memory is reduced through NCCL (nccl.hpp). A build without NCCL throws base::Error.
   bool nccl = false;
 };
 

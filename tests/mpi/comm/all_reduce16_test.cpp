@@ -42,9 +42,8 @@ protected:
 INSTANTIATE_TEST_SUITE_P(Ways, AllReduces16,
                          ::testing::Values(Way{AllReduce::ring, 0}, Way{AllReduce::tree, 0}, Way{AllReduce::shared, 0},
                                            Way{AllReduce::shared, 2}, Way{AllReduce::hierarchical, 1},
-                                           Way{AllReduce::hierarchical, 2}, Way{AllReduce::hierarchical, 2, false},
-                                           Way{AllReduce::automatic, 0}, Way{AllReduce::automatic, 1},
-                                           Way{AllReduce::automatic, 2}, Way{AllReduce::automatic, 0, false}),
+                                           Way{AllReduce::hierarchical, 2}, Way{AllReduce::automatic, 0},
+                                           Way{AllReduce::automatic, 1}, Way{AllReduce::automatic, 2}),
                          [](auto const& info) { return name(info.param); });
 
 /// Integers whose sum over eight ranks is one of both types still.
@@ -227,9 +226,9 @@ TEST(Float16Sums, AreNotForMpi) {
     }
   };
   fails(Memory::host, "the MPI library's");
-  world.prepare({AllReduce::mpi, true});
+  world.prepare({AllReduce::mpi});
   fails(Memory::host, "the MPI library's");
-  world.prepare({AllReduce::ring, true});
+  world.prepare({AllReduce::ring});
   fails(Memory::device, "memory that only MPI reads");
 }
 

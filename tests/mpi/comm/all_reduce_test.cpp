@@ -31,9 +31,8 @@ INSTANTIATE_TEST_SUITE_P(Ways, AllReduces,
                                            Way{AllReduce::shared, 0}, Way{AllReduce::shared, 2},
                                            Way{AllReduce::hierarchical, 0}, Way{AllReduce::hierarchical, 1},
                                            Way{AllReduce::hierarchical, 2}, Way{AllReduce::hierarchical, 3},
-                                           Way{AllReduce::hierarchical, 2, false}, Way{AllReduce::automatic, 0},
-                                           Way{AllReduce::automatic, 1}, Way{AllReduce::automatic, 2},
-                                           Way{AllReduce::automatic, 0, false}),
+                                           Way{AllReduce::automatic, 0}, Way{AllReduce::automatic, 1},
+                                           Way{AllReduce::automatic, 2}),
                          [](auto const& info) { return name(info.param); });
 
 /// Element i of the buffer that rank r contributes; small integers, so that sums are exact in every order.
@@ -169,7 +168,7 @@ TEST(SharedBuffers, MoveAndComeBack) {
 
 TEST_P(AllReduces, SeveralAtOnce) {
   auto second = world.split(0, me, "second");
-  second.prepare({GetParam().algorithm, GetParam().fixed_order});
+  second.prepare({GetParam().algorithm});
   std::vector<std::int64_t> const counts{70001, 1, 4096, 0, 33, 250000, 8, 8, 9};
   std::vector<std::vector<double>> values;
   std::vector<Request> requests;
@@ -240,7 +239,7 @@ TEST(AllReduceMemory, IsUsedAgain) {
   auto world = Communicator::world();
   for (int i = 0; i < 80; ++i) {  // more than fits at once
     auto part = Communicator(world.mpi(), "part");
-    part.prepare({AllReduce::shared, true});
+    part.prepare({AllReduce::shared});
     check<float>(part, Type::float32, 3001 + i);
   }
 }
@@ -253,7 +252,7 @@ TEST(AllReduceMemory, WhenItEndsTheErrorSaysSo) {
   try {
     for (int i = 0; i < 200; ++i) {
       parts.push_back(Communicator(world.mpi(), "part"));
-      parts.back().prepare({AllReduce::shared, true});
+      parts.back().prepare({AllReduce::shared});
     }
     ADD_FAILURE() << "200 regions fit";
   } catch (p3d::base::Error const& e) {
@@ -262,7 +261,7 @@ TEST(AllReduceMemory, WhenItEndsTheErrorSaysSo) {
   }
   check<float>(parts.front(), Type::float32, 1001);
   auto other = Communicator(world.mpi(), "other");
-  other.prepare({AllReduce::automatic, true});  // does without
+  other.prepare({AllReduce::automatic});  // does without
   EXPECT_EQ(other.describe_all_reduce(), "tree, ring from 32.00 KiB");
   check<float>(other, Type::float32, 1001);
 }
@@ -275,7 +274,7 @@ TEST(AllReduceOrder, IsThatOfTheRanks) {
     std::vector<std::vector<float>> all;
     for (int r = 0; r < p; ++r) all.push_back(rough(r, count));
     auto const sum = [&](AllReduce algorithm) {
-      world.prepare({algorithm, true});
+      world.prepare({algorithm});
       auto values = all[static_cast<std::size_t>(world.rank())];
       world.all_reduce(values.data(), static_cast<std::int64_t>(count), Type::float32, Reduction::sum).wait();
       return values;
@@ -307,17 +306,17 @@ TEST(AllReduceChoice, GoesByPlace) {
   auto world = Communicator::world();
   EXPECT_EQ(world.describe_all_reduce(), "mpi");
   bool const alone = world.size() == 1;
-  world.prepare({AllReduce::automatic, true});
+  world.prepare({AllReduce::automatic});
   EXPECT_EQ(world.describe_all_reduce(), alone ? "mpi" : "shared");
   set_ranks_per_node(1);
-  world.prepare({AllReduce::automatic, true});
+  world.prepare({AllReduce::automatic});
   EXPECT_EQ(world.describe_all_reduce(), alone ? "mpi" : "tree, ring from 32.00 KiB");
   EXPECT_EQ(world.all_reduce_algorithm(1 << 20), alone ? AllReduce::mpi : AllReduce::ring);
   set_ranks_per_node(2);
-  world.prepare({AllReduce::shared, true});
+  world.prepare({AllReduce::shared});
   EXPECT_EQ(world.describe_all_reduce(), alone ? "mpi" : world.size() == 2 ? "shared" : "hierarchical");
   set_ranks_per_node(0);
-  world.prepare({AllReduce::mpi, true});
+  world.prepare({AllReduce::mpi});
   EXPECT_EQ(world.describe_all_reduce(), "mpi");
 }
 

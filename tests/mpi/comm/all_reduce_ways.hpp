@@ -17,11 +17,9 @@ using namespace p3d::comm;
 struct Way {
   AllReduce algorithm;
   int ranks_per_node;  ///< 0: as it is
-  bool fixed_order = true;
 };
 inline std::string name(Way const& w) {
-  return std::string(to_string(w.algorithm)) + "_nodes_of_" + std::to_string(w.ranks_per_node) +
-         (w.fixed_order ? "" : "_any_order");
+  return std::string(to_string(w.algorithm)) + "_nodes_of_" + std::to_string(w.ranks_per_node);
 }
 
 inline constexpr std::size_t room_for_buffers = std::size_t{8} << 20;
@@ -43,7 +41,7 @@ protected:
       open_node_memory(room_for_buffers);
       set_ranks_per_node(way.ranks_per_node);
       comm = Communicator::world();
-      comm.prepare({way.algorithm, way.fixed_order});
+      comm.prepare({way.algorithm});
     }
     return comm;
   }

@@ -101,7 +101,7 @@ void start_up() {
   auto world = comm::Communicator::world();
   auto const half = world.split(world.rank() % 2, 0, "half");
   comm::Mesh mesh(world, comm::plain_shape({{"tp", 2}, {"dp", world.size() / 2}}), {{"tp"}, {"dp"}});
-  mesh.prepare({comm::AllReduce::shared, true});
+  mesh.prepare({comm::AllReduce::shared});
 }
 
 void prepare(comm::Communicator& tp, std::string const& algorithm) {
@@ -109,7 +109,7 @@ void prepare(comm::Communicator& tp, std::string const& algorithm) {
   comm::open_node_memory();
   if (algorithm == "hierarchical") comm::set_ranks_per_node(2);
   for (auto const a : {comm::AllReduce::shared, comm::AllReduce::ring, comm::AllReduce::hierarchical}) {
-    if (algorithm == comm::to_string(a)) tp.prepare({a, true});
+    if (algorithm == comm::to_string(a)) tp.prepare({a});
   }
   if (tp.describe_all_reduce() != algorithm) throw std::runtime_error("no such algorithm: " + algorithm);
 }

@@ -40,7 +40,7 @@ comm::Mesh make_mesh() {
 TEST(ManyGroups, EachHasRoomInTheNodesMemory) {
   if (std::getenv("P3D_SMALL_SHM") != nullptr) GTEST_SKIP();
   auto mesh = make_mesh();
-  mesh.prepare({comm::AllReduce::shared, true});
+  mesh.prepare({comm::AllReduce::shared});
   int groups = 0;
   for (auto const& set : every_set()) {
     auto& group = mesh.along(set);
@@ -56,14 +56,14 @@ TEST(ManyGroups, AFullShmIsAnAnswer) {
   if (std::getenv("P3D_SMALL_SHM") == nullptr) GTEST_SKIP();
   auto mesh = make_mesh();
   try {
-    mesh.prepare({comm::AllReduce::shared, true});
+    mesh.prepare({comm::AllReduce::shared});
     FAIL() << "it found room";
   } catch (base::Error const& e) {
     std::string const found = e.text().found;
     EXPECT_TRUE(found == "none: no memory is left in /dev/shm" || found == "none on some other rank") << found;
   }
   auto again = make_mesh();
-  again.prepare({comm::AllReduce::automatic, true});  // does without
+  again.prepare({comm::AllReduce::automatic});  // does without
   EXPECT_EQ(sum(again.world()), again.world().size() * (again.world().size() + 1) / 2);
 }
 

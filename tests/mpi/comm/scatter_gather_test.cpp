@@ -27,14 +27,13 @@ using Bytes = std::vector<std::byte>;
 class Shares : public AllReduceWays {
 protected:
   /// Whether the order of summation is said to be that of an all-reduce.
-  bool fixed() const { return GetParam().algorithm != AllReduce::mpi && GetParam().fixed_order; }
+  bool fixed() const { return GetParam().algorithm != AllReduce::mpi; }
 };
 INSTANTIATE_TEST_SUITE_P(Ways, Shares,
                          ::testing::Values(Way{AllReduce::mpi, 0}, Way{AllReduce::ring, 0}, Way{AllReduce::tree, 0},
                                            Way{AllReduce::shared, 0}, Way{AllReduce::hierarchical, 1},
                                            Way{AllReduce::hierarchical, 2}, Way{AllReduce::hierarchical, 3},
-                                           Way{AllReduce::hierarchical, 2, false}, Way{AllReduce::automatic, 0},
-                                           Way{AllReduce::automatic, 1}, Way{AllReduce::automatic, 0, false}),
+                                           Way{AllReduce::automatic, 0}, Way{AllReduce::automatic, 1}),
                          [](auto const& info) { return name(info.param); });
 
 /// Shares of n elements that begin at `first`: even, all of one rank, of every other rank, at random places, or growing
@@ -434,7 +433,7 @@ TEST(SharesOf16Bits, AreNotSummedByMpi) {
     world.reduce_scatter(values.data(), bounds, Float16Type::bfloat16, Reduction::sum, memory).wait();
   };
   expect_error([&] { scatter(Memory::host); }, "the MPI library's, which has no such sum");
-  world.prepare({AllReduce::ring, true});
+  world.prepare({AllReduce::ring});
   expect_error([&] { scatter(Memory::device); }, "memory that only MPI reads");
   scatter(Memory::host);
 }
@@ -443,7 +442,7 @@ TEST(SharesOf16Bits, AreNotSummedByMpi) {
 TEST(SharesInDeviceMemory, GoByMpi) {
   auto world = Communicator::world();
   int const p = world.size(), me = world.rank();
-  world.prepare({AllReduce::ring, true});
+  world.prepare({AllReduce::ring});
   for (auto const cut : cuts) {
     auto const bounds = bounds_of(cut, 101, p);
     Bytes buffer(101 * sizeof(float));
