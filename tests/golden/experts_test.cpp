@@ -2,10 +2,10 @@
 // Models with experts against Hugging Face transformers (make_experts.py) in fp64: losses of four batches and the
 // gradients of all parameters, on whatever layouts this number of ranks allows.
 
-#include <p3d/config/parse.hpp>
 #include <p3d/engine/trainer.hpp>
 
 #include <support/mpi_kokkos_main.hpp>
+#include <support/tiny.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -87,21 +87,12 @@ void set_weights(Trainer& trainer, std::map<std::string, Numbers> const& weights
 }
 
 p3d::config::Config make_config(std::string const& name, Words const& layout, int ranks) {
-  Words words{"model.preset=llama-tiny",
-              "model.vocab_size=256",
-              "model.hidden=16",
-              "model.heads=4",
-              "model.kv_heads=2",
-              "model.seq_len=32",
-              "model.norm_eps=1e-5",
-              "run.seed=77",
-              "run.steps=6",
-              "run.precision=fp64",
-              "run.eval_batches=0",
-              "batch.global=4",
-              "data.split=0.1",
-              "optimizer.lr=0",  // the weights stay
-              fmt::format("data.path=\"{}/LICENSE\"", P3D_SOURCE_DIR)};
+  Words const words{
+      "model.preset=llama-tiny", "model.vocab_size=256", "model.hidden=16", "model.heads=4", "model.kv_heads=2",
+      "model.seq_len=32",        "model.norm_eps=1e-5",  "run.seed=77",     "run.steps=6",   "run.precision=fp64",
+      "run.eval_batches=0",      "batch.global=4",       "data.split=0.1",
+      "optimizer.lr=0",  // the weights stay
+      p3d::test::licence_text()};
   Words const mixtral{"model.layers=2", "model.ffn=12", "model.tied_embeddings=true", "model.moe.experts=4",
                       "model.moe.top_k=2"};
   Words const deepseek{"model.layers=3",
@@ -117,11 +108,7 @@ p3d::config::Config make_config(std::string const& name, Words const& layout, in
                        "model.moe.group_top_k=2",
                        "model.moe.scale=2.5",
                        "model.moe.bias_update_rate=0.05"};
-  for (auto const& more : {name == "mixtral" ? mixtral : deepseek, layout})
-    words.insert(words.end(), more.begin(), more.end());
-  auto const input = p3d::config::parse_text("", "experts", "/", words, ranks);
-  EXPECT_TRUE(input.config) << p3d::config::format(input.errors);
-  return input.config.value();
+  return p3d::test::config_of(p3d::test::joined({words, name == "mixtral" ? mixtral : deepseek, layout}), ranks);
 }
 
 std::vector<Words> layouts(int ranks) {

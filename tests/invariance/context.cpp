@@ -12,7 +12,8 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/comm/communicator.hpp>
-#include <p3d/config/parse.hpp>
+
+#include <support/tiny.hpp>
 
 #include <fmt/format.h>
 
@@ -112,17 +113,18 @@ std::vector<Layout> layouts(int ranks, int kv_heads, bool full, std::size_t turn
 }
 
 p3d::config::Config make_config(Options const& o, Case const& c, Layout const& l, int ranks, int seed) {
-  auto words = c.overrides;
-  for (std::string s :
-       {fmt::format("run.steps={}", num_steps), fmt::format("run.seed={}", seed), "run.precision=" + o.precision,
-        "model.dropout=" + o.dropout, std::string("optimizer.warmup_steps=3"), std::string("optimizer.lr=1e-3"),
-        std::string("run.eval_batches=0"), std::string("comm.bucket_mb=0.1"), std::string("batch.global=4"),
-        std::string("model.layers=4"), std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\""})
-    words.push_back(s);
-  words.insert(words.end(), l.overrides.begin(), l.overrides.end());
-  auto result = p3d::config::parse_text("", "invariance", P3D_SOURCE_DIR, words, ranks);
-  P3D_REQUIRE(result.config.has_value(), l.name + "\n" + p3d::config::format(result.errors));
-  return *result.config;
+  Words const own{fmt::format("run.steps={}", num_steps),
+                  fmt::format("run.seed={}", seed),
+                  "run.precision=" + o.precision,
+                  "model.dropout=" + o.dropout,
+                  "optimizer.warmup_steps=3",
+                  "optimizer.lr=1e-3",
+                  "run.eval_batches=0",
+                  "comm.bucket_mb=0.1",
+                  "batch.global=4",
+                  "model.layers=4",
+                  p3d::test::licence_text()};
+  return p3d::test::config_of(p3d::test::joined({c.overrides, own, l.overrides}), ranks);
 }
 
 int run(Options const& o) {

@@ -19,6 +19,8 @@
 #include <p3d/engine/precision.hpp>
 #include <p3d/engine/trainer.hpp>
 
+#include <support/tiny.hpp>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -52,8 +54,7 @@ std::optional<p3d::config::Config> make_config(Options const& o, Model const& m,
   for (std::string s :
        {fmt::format("run.steps={}", num_steps), fmt::format("run.seed={}", seed), "run.precision=" + o.precision,
         "model.dropout=" + o.dropout, std::string("optimizer.warmup_steps=3"), std::string("optimizer.lr=1e-3"),
-        std::string("run.eval_batches=0"), std::string("comm.bucket_mb=0.1"),
-        std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\""}) {
+        std::string("run.eval_batches=0"), std::string("comm.bucket_mb=0.1"), p3d::test::licence_text()}) {
     overrides.push_back(s);
   }
   auto result = p3d::config::parse_text("", "invariance", P3D_SOURCE_DIR, overrides, ranks);

@@ -13,6 +13,8 @@
 #include <p3d/base/error.hpp>
 #include <p3d/config/parse.hpp>
 
+#include <support/tiny.hpp>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -59,16 +61,15 @@ std::vector<Case> cases() {
 }
 
 config::Config make_config(Options const& o, Words const& model, Words const& layout, int ranks) {
-  auto words = model;
-  for (std::string s :
-       {"run.precision=" + o.precision, fmt::format("run.steps={}", steps), std::string("run.eval_batches=1"),
-        std::string("optimizer.lr=3e-3"), std::string("optimizer.warmup_steps=2"), std::string("comm.bucket_mb=0.02"),
-        std::string("batch.global=8"), std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\""})
-    words.push_back(s);
-  words.insert(words.end(), layout.begin(), layout.end());
-  auto result = config::parse_text("", "invariance", P3D_SOURCE_DIR, words, ranks);
-  P3D_REQUIRE(result.config.has_value(), fmt::format("{}\n{}", fmt::join(words, " "), config::format(result.errors)));
-  return *result.config;
+  Words const own{"run.precision=" + o.precision,
+                  fmt::format("run.steps={}", steps),
+                  "run.eval_batches=1",
+                  "optimizer.lr=3e-3",
+                  "optimizer.warmup_steps=2",
+                  "comm.bucket_mb=0.02",
+                  "batch.global=8",
+                  p3d::test::licence_text()};
+  return p3d::test::config_of(p3d::test::joined({model, own, layout}), ranks);
 }
 
 /// Every (tp, cp, pp, dp) x (etp, ep) of the ranks that a model of `experts` experts takes, each with something else in

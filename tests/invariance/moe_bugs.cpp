@@ -6,6 +6,7 @@
 #include <p3d/config/parse.hpp>
 
 #include <support/mpi_kokkos_main.hpp>
+#include <support/tiny.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -25,14 +26,10 @@ using test::Also;
 using test::RunResult;
 
 config::ParseResult parse(Words const& more, int ranks) {
-  Words words{"model.preset=llama-tiny", "model.vocab_size=257",
-              "model.layers=2",          "model.hidden=32",
-              "model.heads=4",           "model.kv_heads=4",
-              "model.seq_len=16",        "model.ffn=16",
-              "model.moe.experts=4",     "model.moe.top_k=2",
-              "run.precision=fp64",      "run.steps=12",
-              "run.eval_batches=0",      "optimizer.lr=3e-3",
-              "batch.global=8",          std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\""};
+  Words words{"model.preset=llama-tiny", "model.vocab_size=257", "model.layers=2",     "model.hidden=32",
+              "model.heads=4",           "model.kv_heads=4",     "model.seq_len=16",   "model.ffn=16",
+              "model.moe.experts=4",     "model.moe.top_k=2",    "run.precision=fp64", "run.steps=12",
+              "run.eval_batches=0",      "optimizer.lr=3e-3",    "batch.global=8",     p3d::test::licence_text()};
   words.insert(words.end(), more.begin(), more.end());
   return config::parse_text("", "moe_bugs", P3D_SOURCE_DIR, words, ranks);
 }

@@ -10,11 +10,11 @@
 #include "train.hpp"
 
 #include <p3d/base/error.hpp>
-#include <p3d/config/parse.hpp>
 #include <p3d/text/indexed_dataset_writer.hpp>
 #include <p3d/data/sampler.hpp>
 
 #include <support/temp_dir.hpp>
+#include <support/tiny.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -50,13 +50,10 @@ std::vector<Tokens> make_documents() {
 }
 
 config::Config make_config(Words const& data, Words const& model, Words const& layout, int ranks) {
-  Words words{"data.format=megatron", "data.split=0",      "run.eval_batches=0", "run.precision=fp64",
-              "model.vocab_size=61",  "model.layers=2",    "model.hidden=32",    "run.steps=1",
-              "model.heads=8",        "optimizer.lr=1e-3", "comm.bucket_mb=0.02"};
-  for (auto const& more : {data, model, layout}) words.insert(words.end(), more.begin(), more.end());
-  auto result = config::parse_text("", "invariance", P3D_SOURCE_DIR, words, ranks);
-  P3D_REQUIRE(result.config.has_value(), fmt::format("{}\n{}", fmt::join(words, " "), config::format(result.errors)));
-  return *result.config;
+  Words const words{"data.format=megatron", "data.split=0",      "run.eval_batches=0", "run.precision=fp64",
+                    "model.vocab_size=61",  "model.layers=2",    "model.hidden=32",    "run.steps=1",
+                    "model.heads=8",        "optimizer.lr=1e-3", "comm.bucket_mb=0.02"};
+  return p3d::test::config_of(p3d::test::joined({words, data, model, layout}), ranks);
 }
 
 Words data_words(std::string const& path, int length) {

@@ -12,8 +12,9 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/comm/communicator.hpp>
-#include <p3d/config/parse.hpp>
 #include <p3d/kernels/attention.hpp>
+
+#include <support/tiny.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -73,17 +74,17 @@ std::vector<Layout> layouts() {
 }
 
 config::Config make_config(Layout const& l, int seed) {
-  auto words = case_of(l.of);
-  for (std::string s :
-       {fmt::format("run.steps={}", num_steps), fmt::format("run.seed={}", seed), std::string("run.precision=fp64"),
-        std::string("optimizer.warmup_steps=2"), std::string("optimizer.lr=1e-3"), std::string("run.eval_batches=0"),
-        std::string("comm.bucket_mb=0.1"), std::string("batch.global=4"), std::string("model.layers=2"),
-        std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\""})
-    words.push_back(s);
-  words.insert(words.end(), l.words.begin(), l.words.end());
-  auto result = config::parse_text("", "invariance", P3D_SOURCE_DIR, words, l.ranks);
-  P3D_REQUIRE(result.config.has_value(), fmt::format("{}\n{}", fmt::join(words, " "), config::format(result.errors)));
-  return *result.config;
+  Words const own{fmt::format("run.steps={}", num_steps),
+                  fmt::format("run.seed={}", seed),
+                  "run.precision=fp64",
+                  "optimizer.warmup_steps=2",
+                  "optimizer.lr=1e-3",
+                  "run.eval_batches=0",
+                  "comm.bucket_mb=0.1",
+                  "batch.global=4",
+                  "model.layers=2",
+                  p3d::test::licence_text()};
+  return p3d::test::config_of(p3d::test::joined({case_of(l.of), own, l.words}), l.ranks);
 }
 
 /// Losses, then gradient norms.

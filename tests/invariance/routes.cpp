@@ -3,10 +3,10 @@
 // same losses. With the routes of one rank in every layout they have. How often rounding decides depends on the
 // processor's GEMMs, so one run of each layout has its ties turned on purpose: there nearly all routes would be others.
 
-#include <p3d/config/parse.hpp>
 #include <p3d/engine/trainer.hpp>
 
 #include <support/mpi_kokkos_main.hpp>
+#include <support/tiny.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -25,28 +25,25 @@ using Words = std::vector<std::string>;
 constexpr int steps = 4;
 
 config::Config make_config(Words const& router, Words const& layout, int ranks) {
-  Words words{"model.preset=llama-tiny",
-              "model.vocab_size=257",
-              "model.layers=2",
-              "model.hidden=32",
-              "model.heads=4",
-              "model.kv_heads=4",
-              "model.seq_len=24",
-              "model.ffn=48",
-              "model.moe.experts=8",
-              "model.moe.top_k=2",
-              "model.moe.ffn=32",
-              "run.precision=fp32",
-              "run.steps=4",
-              "run.eval_batches=1",
-              "batch.global=8",
-              "optimizer.lr=1e-4",
-              "optimizer.warmup_steps=1",
-              fmt::format("data.path=\"{}/LICENSE\"", P3D_SOURCE_DIR)};
-  for (auto const& more : {router, layout}) words.insert(words.end(), more.begin(), more.end());
-  auto const input = config::parse_text("", "routes", P3D_SOURCE_DIR, words, ranks);
-  EXPECT_TRUE(input.config) << fmt::format("{}\n", fmt::join(words, " ")) << config::format(input.errors);
-  return input.config.value();
+  Words const words{"model.preset=llama-tiny",
+                    "model.vocab_size=257",
+                    "model.layers=2",
+                    "model.hidden=32",
+                    "model.heads=4",
+                    "model.kv_heads=4",
+                    "model.seq_len=24",
+                    "model.ffn=48",
+                    "model.moe.experts=8",
+                    "model.moe.top_k=2",
+                    "model.moe.ffn=32",
+                    "run.precision=fp32",
+                    "run.steps=4",
+                    "run.eval_batches=1",
+                    "batch.global=8",
+                    "optimizer.lr=1e-4",
+                    "optimizer.warmup_steps=1",
+                    test::licence_text()};
+  return test::config_of(test::joined({words, router, layout}), ranks);
 }
 
 /// What decides between the experts where they nearly tie: their own weights, or these with the other sign, which turn

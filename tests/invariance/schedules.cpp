@@ -14,11 +14,12 @@
 #include <p3d/base/log.hpp>
 #include <p3d/comm/communicator.hpp>
 #include <p3d/comm/mesh.hpp>
-#include <p3d/config/parse.hpp>
 #include <p3d/device/environment.hpp>
 #include <p3d/linalg/gemm.hpp>
 #include <p3d/engine/trainer.hpp>
 #include <p3d/schedule/registry.hpp>
+
+#include <support/tiny.hpp>
 
 #include <fmt/format.h>
 
@@ -83,35 +84,22 @@ std::vector<Variant> variants(int pp) {
 /// Two models: tied embeddings with dropout, and none of them. 16 layers, for four stages on each of four ranks; with
 /// odd numbers of microbatches dealt by cost, where the head weighs as much as 8 layers and leaves its stage none.
 Config make_config(bool llama, Mesh mesh, int microbatches, std::vector<std::string> const& schedule, int seed) {
-  std::vector<std::string> overrides{
-      llama ? "model.preset=llama-tiny" : "model.preset=gpt2-tiny",
-      "model.heads=2",
-      "model.kv_heads=2",
-      "model.hidden=16",
-      "model.ffn=32",
-      "model.vocab_size=1025",
-      std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\"",
-      "model.seq_len=8",
-      "model.layers=16",
-      "batch.micro=1",
-      "run.precision=fp64",
-      fmt::format("model.tied_embeddings={}", !llama),
-      llama ? "model.dropout=0" : "model.dropout=0.1",
-      "optimizer.lr=1e-2",
-      "optimizer.warmup_steps=0",
-      "run.eval_batches=0",
-      "comm.bucket_mb=0.01",
-      fmt::format("run.seed={}", seed),
-      fmt::format("run.steps={}", num_steps),
-      fmt::format("parallel.dp={}", mesh.dp),
-      fmt::format("parallel.tp={}", mesh.tp),
-      fmt::format("parallel.pp={}", mesh.pp),
-      fmt::format("batch.microbatches={}", microbatches),
-      fmt::format("pipeline.layers_per_stage={}", microbatches % 2 == 1 ? "cost" : "even")};
-  overrides.insert(overrides.end(), schedule.begin(), schedule.end());
-  auto result = p3d::config::parse_text("", "schedules", P3D_SOURCE_DIR, overrides, mesh.dp * mesh.tp * mesh.pp);
-  if (!result.config) throw std::runtime_error(p3d::config::format(result.errors));
-  return *result.config;
+  p3d::test::Keys const own{"model.vocab_size=1025",
+                            p3d::test::licence_text(),
+                            "batch.micro=1",
+                            "run.precision=fp64",
+                            llama ? "model.dropout=0" : "model.dropout=0.1",
+                            "optimizer.lr=1e-2",
+                            "optimizer.warmup_steps=0",
+                            "run.eval_batches=0",
+                            "comm.bucket_mb=0.01",
+                            fmt::format("run.seed={}", seed),
+                            fmt::format("run.steps={}", num_steps),
+                            fmt::format("batch.microbatches={}", microbatches),
+                            fmt::format("pipeline.layers_per_stage={}", microbatches % 2 == 1 ? "cost" : "even")};
+  return p3d::test::config_of(p3d::test::joined({p3d::test::family(llama), p3d::test::tiny_model(16),
+                                                 p3d::test::mesh_keys(mesh.dp, mesh.tp, mesh.pp), own, schedule}),
+                              mesh.dp * mesh.tp * mesh.pp);
 }
 
 class Sweep {

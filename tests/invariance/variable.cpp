@@ -9,8 +9,9 @@
 #include "train.hpp"
 
 #include <p3d/base/error.hpp>
-#include <p3d/config/parse.hpp>
 #include <p3d/text/indexed_dataset_writer.hpp>
+
+#include <support/tiny.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -42,28 +43,24 @@ void write_documents(std::string const& prefix) {
 }
 
 config::Config make_config(std::string const& path, Words const& model, Words const& layout, int ranks) {
-  Words words{"data.format=megatron",
-              "data.path=\"" + path + "\"",
-              "data.shuffle=documents",
-              "data.split=0.2",
-              "batch.variable=true",
-              "batch.global=12",
-              "model.vocab_size=61",
-              "model.layers=4",
-              "model.heads=4",
-              "model.hidden=32",
-              "model.seq_len=24",
-              "run.precision=fp64",
-              fmt::format("run.steps={}", steps),
-              "run.eval_batches=1",
-              "optimizer.lr=1e-3",
-              "optimizer.warmup_steps=2",
-              "comm.bucket_mb=0.02"};
-  words.insert(words.end(), model.begin(), model.end());
-  words.insert(words.end(), layout.begin(), layout.end());
-  auto result = config::parse_text("", "invariance", P3D_SOURCE_DIR, words, ranks);
-  P3D_REQUIRE(result.config.has_value(), fmt::format("{}\n{}", fmt::join(words, " "), config::format(result.errors)));
-  return *result.config;
+  Words const words{"data.format=megatron",
+                    "data.path=\"" + path + "\"",
+                    "data.shuffle=documents",
+                    "data.split=0.2",
+                    "batch.variable=true",
+                    "batch.global=12",
+                    "model.vocab_size=61",
+                    "model.layers=4",
+                    "model.heads=4",
+                    "model.hidden=32",
+                    "model.seq_len=24",
+                    "run.precision=fp64",
+                    fmt::format("run.steps={}", steps),
+                    "run.eval_batches=1",
+                    "optimizer.lr=1e-3",
+                    "optimizer.warmup_steps=2",
+                    "comm.bucket_mb=0.02"};
+  return p3d::test::config_of(p3d::test::joined({words, model, layout}), ranks);
 }
 
 /// Splits of the ranks, each with something else that must go with it, in turn.

@@ -9,9 +9,10 @@
 #include "train.hpp"
 
 #include <p3d/base/error.hpp>
-#include <p3d/config/parse.hpp>
 #include <p3d/layout/params.hpp>
 #include <p3d/schedule/registry.hpp>
+
+#include <support/tiny.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -24,19 +25,16 @@ using Words = std::vector<std::string>;
 constexpr int steps = 3;
 
 config::Config make_config(Words const& model, Words const& layout, int ranks) {
-  Words words{"data.format=synthetic",    "batch.micro=1",
-              "batch.global=24",          "model.vocab_size=61",
-              "model.layers=8",           "model.heads=4",
-              "model.hidden=32",          "model.seq_len=12",
-              "run.precision=fp64",       fmt::format("run.steps={}", steps),
-              "run.eval_batches=1",       "optimizer.lr=1e-3",
-              "optimizer.warmup_steps=2", "comm.bucket_mb=0.02"};
-  words.insert(words.end(), model.begin(), model.end());
-  words.insert(words.end(), layout.begin(), layout.end());
-  auto result = config::parse_text("", "invariance", P3D_SOURCE_DIR, words, ranks);
-  P3D_REQUIRE(result.config.has_value(), fmt::format("{}\n{}", fmt::join(words, " "), config::format(result.errors)));
-  P3D_REQUIRE(ranks == 1 || result.config->divides_vocabulary(), "the vocabulary is divided");
-  return *result.config;
+  Words const words{"data.format=synthetic",    "batch.micro=1",
+                    "batch.global=24",          "model.vocab_size=61",
+                    "model.layers=8",           "model.heads=4",
+                    "model.hidden=32",          "model.seq_len=12",
+                    "run.precision=fp64",       fmt::format("run.steps={}", steps),
+                    "run.eval_batches=1",       "optimizer.lr=1e-3",
+                    "optimizer.warmup_steps=2", "comm.bucket_mb=0.02"};
+  auto config = p3d::test::config_of(p3d::test::joined({words, model, layout}), ranks);
+  P3D_REQUIRE(ranks == 1 || config.divides_vocabulary(), "the vocabulary is divided");
+  return config;
 }
 
 /// Layouts with pipelines, each with a schedule and with something that must go with it, in turn; `full`: each with all

@@ -27,15 +27,11 @@ using namespace p3d;
 using Words = std::vector<std::string>;
 
 config::Config make_config(Words const& more, int ranks) {
-  Words words{"model.heads=4",       "model.hidden=16",
-              "model.ffn=32",        "model.vocab_size=256",
-              "model.seq_len=8",     "model.layers=2",
-              "batch.micro=1",       "batch.global=8",
-              "optimizer.lr=1e-2",   "comm.bucket_mb=0.002",
-              "run.precision=fp64",  "run.deterministic=false",
-              "comm.allreduce=ring", std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\""};
-  words.insert(words.end(), more.begin(), more.end());
-  return test::config_of(words, ranks);
+  Words const own{"model.heads=4",       "model.hidden=16",      "model.ffn=32",       "model.vocab_size=256",
+                  "model.seq_len=8",     "model.layers=2",       "batch.micro=1",      "batch.global=8",
+                  "optimizer.lr=1e-2",   "comm.bucket_mb=0.002", "run.precision=fp64", "run.deterministic=false",
+                  "comm.allreduce=ring", test::licence_text()};
+  return test::config_of(test::joined({own, more}), ranks);
 }
 
 /// Views are device memory to NCCL, and this is the NCCL.

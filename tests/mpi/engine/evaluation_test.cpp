@@ -30,12 +30,12 @@ struct MessageSize {
 
 config::Config make_config(schedule::Generator const& g, int pp, int microbatches, MessageSize size) {
   return test::config_of(
-      {"model.preset=gpt2-tiny", "model.heads=2", "model.kv_heads=2", fmt::format("model.hidden={}", size.hidden),
-       "model.ffn=16", "model.vocab_size=256", fmt::format("model.seq_len={}", size.seq_len),
-       fmt::format("model.layers={}", g.stages_per_rank * pp), "batch.micro=1",
-       fmt::format("batch.microbatches={}", microbatches), "run.precision=fp64", fmt::format("parallel.pp={}", pp),
-       fmt::format("pipeline.schedule={}", pp > 1 ? g.name : "1f1b"),
-       std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\""},
+      test::joined(
+          {test::tiny_model(g.stages_per_rank * pp),
+           {"model.preset=gpt2-tiny", fmt::format("model.hidden={}", size.hidden), "model.ffn=16",
+            fmt::format("model.seq_len={}", size.seq_len), "batch.micro=1",
+            fmt::format("batch.microbatches={}", microbatches), "run.precision=fp64", fmt::format("parallel.pp={}", pp),
+            fmt::format("pipeline.schedule={}", pp > 1 ? g.name : "1f1b"), test::licence_text()}}),
       pp);
 }
 

@@ -32,12 +32,11 @@ using Numbers = std::vector<double>;
 constexpr std::size_t hidden = 32, experts = 4;
 
 config::Config make_config(Words const& more, int ranks) {
-  Words words{"model.preset=llama-tiny", "model.hidden=32",    "model.heads=4", "model.kv_heads=4",
-              "model.seq_len=16",        "model.layers=4",     "model.ffn=64",  "run.steps=12",
-              "run.eval_batches=0",      "run.precision=fp64", "batch.micro=1", "batch.global=8",
-              "optimizer.lr=1e-2"};
-  words.insert(words.end(), more.begin(), more.end());
-  return test::config_of(words, ranks);
+  Words const own{"model.preset=llama-tiny", "model.hidden=32",    "model.heads=4", "model.kv_heads=4",
+                  "model.seq_len=16",        "model.layers=4",     "model.ffn=64",  "run.steps=12",
+                  "run.eval_batches=0",      "run.precision=fp64", "batch.micro=1", "batch.global=8",
+                  "optimizer.lr=1e-2"};
+  return test::config_of(test::joined({own, more}), ranks);
 }
 
 /// Sets the named parameters, on every rank to the same.
@@ -101,7 +100,7 @@ std::vector<Words> layouts(int ranks) {
 // E.
 TEST(Experts, AllAlikeAreTheDenseAverage) {
   auto world = comm::Communicator::world();
-  Words const data{"model.vocab_size=257", std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\""};
+  Words const data{"model.vocab_size=257", test::licence_text()};
   auto of_experts = data;
   for (char const* word : {"model.moe.experts=4", "model.moe.top_k=4", "model.moe.ffn=16"}) of_experts.push_back(word);
   for (auto const& layout : layouts(world.size())) {

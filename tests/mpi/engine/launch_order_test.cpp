@@ -20,19 +20,10 @@ using namespace p3d;
 using Words = std::vector<std::string>;
 
 std::vector<double> train(comm::Communicator& world, Words const& more, int steps) {
-  Words words{"model.heads=4",
-              "model.hidden=16",
-              "model.ffn=32",
-              "model.vocab_size=256",
-              "model.seq_len=8",
-              "model.layers=4",
-              "batch.micro=1",
-              "batch.global=4",
-              "optimizer.lr=1e-2",
-              "comm.bucket_mb=0.002",
-              "run.precision=fp64",
-              "comm.allreduce=ring",
-              std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\""};
+  Words words{"model.heads=4",     "model.hidden=16",      "model.ffn=32",       "model.vocab_size=256",
+              "model.seq_len=8",   "model.layers=4",       "batch.micro=1",      "batch.global=4",
+              "optimizer.lr=1e-2", "comm.bucket_mb=0.002", "run.precision=fp64", "comm.allreduce=ring",
+              test::licence_text()};
   words.insert(words.end(), more.begin(), more.end());
   engine::Trainer<device::Fp64> trainer(test::config_of(words, world.size()), world);
   std::vector<double> out;

@@ -35,12 +35,9 @@ using namespace p3d;
 using Keys = std::vector<std::string>;
 
 config::Config make_config(Keys const& more, int ranks) {
-  Keys all{"model.heads=2",     "model.kv_heads=2",        "model.hidden=16",
-           "model.ffn=32",      "model.vocab_size=256",    "model.seq_len=8",
-           "model.layers=4",    "batch.micro=1",           "model.dropout=0.1",
-           "optimizer.lr=1e-2", "optimizer.grad_clip=0.5", std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\""};
-  all.insert(all.end(), more.begin(), more.end());
-  return test::config_of(all, ranks);
+  Keys const own{"batch.micro=1", "model.dropout=0.1", "optimizer.lr=1e-2", "optimizer.grad_clip=0.5",
+                 test::licence_text()};
+  return test::config_of(test::joined({test::tiny_model(4), own, more}), ranks);
 }
 
 /// Actions OFFLOAD_F of a plan.

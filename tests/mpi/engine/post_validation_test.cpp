@@ -26,25 +26,10 @@ using Words = std::vector<std::string>;
 constexpr char const* on = "optimizer.post_validation=true";
 
 config::Config make_config(Words const& more, int ranks) {
-  Words all{"model.heads=2",
-            "model.kv_heads=2",
-            "model.hidden=16",
-            "model.ffn=32",
-            "model.vocab_size=256",
-            "model.seq_len=8",
-            "model.layers=8",
-            "batch.micro=1",
-            "batch.global=24",
-            "model.dropout=0.1",
-            "optimizer.lr=1e-1",
-            "comm.bucket_mb=0.002",
-            "run.precision=fp32",
-            "run.seed=3",
-            "run.steps=40",
-            "optimizer.warmup_steps=2",
-            std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\""};
-  all.insert(all.end(), more.begin(), more.end());
-  return test::config_of(all, ranks);
+  Words const own{
+      "batch.micro=1",      "batch.global=24", "model.dropout=0.1", "optimizer.lr=1e-1",        "comm.bucket_mb=0.002",
+      "run.precision=fp32", "run.seed=3",      "run.steps=40",      "optimizer.warmup_steps=2", test::licence_text()};
+  return test::config_of(test::joined({test::tiny_model(8), own, more}), ranks);
 }
 
 Words with(Words words, Words const& more) {

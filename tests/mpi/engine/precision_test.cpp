@@ -28,26 +28,15 @@ struct Mesh {
   char const* schedule = "1f1b";
 };
 
-config::Config make_config(std::string const& precision, Mesh mesh, std::vector<std::string> const& more = {}) {
-  std::vector<std::string> overrides{"model.preset=llama-tiny",
-                                     "model.heads=4",
-                                     "model.kv_heads=2",
-                                     "model.hidden=32",
-                                     "model.ffn=64",
-                                     "model.seq_len=16",
-                                     "model.layers=4",
-                                     "batch.micro=1",
-                                     "batch.global=16",
-                                     "run.steps=40",
-                                     "run.precision=" + precision,
-                                     "optimizer.lr=3e-3",
-                                     std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\"",
-                                     fmt::format("parallel.dp={}", mesh.dp),
-                                     fmt::format("parallel.tp={}", mesh.tp),
-                                     fmt::format("parallel.pp={}", mesh.pp),
-                                     fmt::format("pipeline.schedule={}", mesh.schedule)};
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  return test::config_of(overrides, mesh.dp * mesh.tp * mesh.pp);
+config::Config make_config(std::string const& precision, Mesh mesh, test::Keys const& more = {}) {
+  return test::config_of(
+      test::joined({test::mesh_keys(mesh.dp, mesh.tp, mesh.pp),
+                    {"model.preset=llama-tiny", "model.heads=4", "model.kv_heads=2", "model.hidden=32", "model.ffn=64",
+                     "model.seq_len=16", "model.layers=4", "batch.micro=1", "batch.global=16", "run.steps=40",
+                     "run.precision=" + precision, "optimizer.lr=3e-3", test::licence_text(),
+                     fmt::format("pipeline.schedule={}", mesh.schedule)},
+                    more}),
+      mesh.dp * mesh.tp * mesh.pp);
 }
 
 std::vector<Mesh> meshes(int ranks) {

@@ -29,14 +29,12 @@ struct Mesh {
 };
 
 config::Config make_config(bool llama, Mesh mesh) {
-  return test::config_of(
-      {llama ? "model.preset=llama-tiny" : "model.preset=gpt2-tiny", "model.heads=2", "model.kv_heads=2",
-       "model.hidden=16", "model.ffn=32", "model.vocab_size=256", "model.seq_len=8", "model.layers=6", "batch.micro=1",
-       "batch.global=10", "run.precision=fp64", "model.dropout=0.1", fmt::format("model.tied_embeddings={}", !llama),
-       "optimizer.lr=1e-2", std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\"", "comm.bucket_mb=0.01",
-       fmt::format("parallel.dp={}", mesh.dp), fmt::format("parallel.tp={}", mesh.tp),
-       fmt::format("parallel.pp={}", mesh.pp)},
-      mesh.dp * mesh.tp * mesh.pp);
+  return test::config_of(test::joined({test::family(llama),
+                                       test::tiny_model(6),
+                                       test::mesh_keys(mesh.dp, mesh.tp, mesh.pp),
+                                       {"batch.micro=1", "batch.global=10", "run.precision=fp64", "model.dropout=0.1",
+                                        "optimizer.lr=1e-2", "comm.bucket_mb=0.01", test::licence_text()}}),
+                         mesh.dp * mesh.tp * mesh.pp);
 }
 
 /// Every B becomes I, and W follows after `delay` more compute actions of its rank, or at the end.

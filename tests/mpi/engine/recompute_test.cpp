@@ -58,28 +58,15 @@ std::vector<Setting> settings(Case const& c) {
 }
 
 config::Config make_config(bool llama, std::string const& precision, Case const& c, Setting const& setting,
-                           std::vector<std::string> const& more = {}) {
-  std::vector<std::string> overrides{llama ? "model.preset=llama-tiny" : "model.preset=gpt2-tiny",
-                                     "model.heads=4",
-                                     "model.kv_heads=" + std::string(llama ? "2" : "4"),
-                                     "model.hidden=16",
-                                     "model.ffn=32",
-                                     "model.vocab_size=256",
-                                     "model.seq_len=8",
-                                     "model.layers=8",
-                                     "batch.micro=2",
-                                     "batch.global=32",
-                                     "run.precision=" + precision,
-                                     "model.dropout=0.1",
-                                     "optimizer.lr=1e-2",
-                                     std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\"",
-                                     fmt::format("parallel.dp={}", c.dp),
-                                     fmt::format("parallel.tp={}", c.tp),
-                                     fmt::format("parallel.pp={}", c.pp),
-                                     fmt::format("pipeline.schedule={}", c.schedule)};
-  for (auto const& s : setting) overrides.push_back("memory." + s);
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  return test::config_of(overrides, c.dp * c.tp * c.pp);
+                           test::Keys const& more = {}) {
+  auto keys = test::joined({test::tiny_model(8),
+                            test::mesh_keys(c.dp, c.tp, c.pp),
+                            {llama ? "model.preset=llama-tiny" : "model.preset=gpt2-tiny", "model.heads=4",
+                             llama ? "model.kv_heads=2" : "model.kv_heads=4", "batch.micro=2", "batch.global=32",
+                             "run.precision=" + precision, "model.dropout=0.1", "optimizer.lr=1e-2",
+                             test::licence_text(), fmt::format("pipeline.schedule={}", c.schedule)}});
+  for (auto const& s : setting) keys.push_back("memory." + s);
+  return test::config_of(test::joined({keys, more}), c.dp * c.tp * c.pp);
 }
 
 struct Outcome {

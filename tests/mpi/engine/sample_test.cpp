@@ -24,24 +24,16 @@ using Texts = std::vector<std::vector<int>>;
 
 constexpr std::int64_t window = 12, vocabulary = 61;
 
-config::Config make_config(bool llama, std::vector<std::string> more, int ranks) {
-  std::vector<std::string> keys{llama ? "model.preset=llama-tiny" : "model.preset=gpt2-tiny",
-                                "model.heads=4",
-                                "model.kv_heads=" + std::string(llama ? "2" : "4"),
-                                "model.hidden=32",
-                                "model.ffn=48",
-                                fmt::format("model.vocab_size={}", vocabulary),
-                                fmt::format("model.seq_len={}", window),
-                                "model.layers=4",
-                                "model.dropout=0.1",
-                                "data.format=synthetic",
-                                "batch.micro=1",
-                                "batch.global=12",
-                                "run.precision=fp64",
-                                fmt::format("model.tied_embeddings={}", !llama),
-                                "optimizer.lr=3e-2"};
-  keys.insert(keys.end(), more.begin(), more.end());
-  return test::config_of(keys, ranks);
+config::Config make_config(bool llama, std::vector<std::string> const& more, int ranks) {
+  return test::config_of(
+      test::joined(
+          {test::family(llama),
+           {"model.heads=4", llama ? "model.kv_heads=2" : "model.kv_heads=4", "model.hidden=32", "model.ffn=48",
+            fmt::format("model.vocab_size={}", vocabulary), fmt::format("model.seq_len={}", window), "model.layers=4",
+            "model.dropout=0.1", "data.format=synthetic", "batch.micro=1", "batch.global=12", "run.precision=fp64",
+            "optimizer.lr=3e-2"},
+           more}),
+      ranks);
 }
 
 Texts const prompts{{3, 1, 4}, {1}, {5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4}, {60, 0}, {7, 7, 7, 7, 7, 7}};

@@ -30,25 +30,24 @@ constexpr int steps = 2;
 
 /// A microbatch of 7 tokens: no tp above 1 divides it.
 config::Config make_config(bool llama, int ranks, Keys const& more) {
-  Keys all{llama ? "model.preset=llama-tiny" : "model.preset=gpt2-tiny",
-           "model.heads=12",
-           "model.kv_heads=12",
-           "model.hidden=24",
-           "model.ffn=48",
-           "model.vocab_size=256",
-           "model.seq_len=7",
-           "model.layers=4",
-           "batch.micro=1",
-           "batch.global=6",
-           "model.dropout=0.1",
-           "run.precision=fp64",
-           "optimizer.lr=1e-2",
-           "optimizer.eps=1e-4",  // else rounding decides which way a weight without a gradient goes
-           "optimizer.grad_clip=0.5",
-           "comm.bucket_mb=0.02",
-           std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\""};
-  all.insert(all.end(), more.begin(), more.end());
-  return test::config_of(all, ranks);
+  Keys const own{llama ? "model.preset=llama-tiny" : "model.preset=gpt2-tiny",
+                 "model.heads=12",
+                 "model.kv_heads=12",
+                 "model.hidden=24",
+                 "model.ffn=48",
+                 "model.vocab_size=256",
+                 "model.seq_len=7",
+                 "model.layers=4",
+                 "batch.micro=1",
+                 "batch.global=6",
+                 "model.dropout=0.1",
+                 "run.precision=fp64",
+                 "optimizer.lr=1e-2",
+                 "optimizer.eps=1e-4",  // else rounding decides which way a weight without a gradient goes
+                 "optimizer.grad_clip=0.5",
+                 "comm.bucket_mb=0.02",
+                 test::licence_text()};
+  return test::config_of(test::joined({own, more}), ranks);
 }
 
 /// What is compared, by name: losses and norms, gradients of the last step, weights, a validation loss, a sample.

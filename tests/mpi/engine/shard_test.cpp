@@ -22,16 +22,12 @@ namespace {
 
 using namespace p3d;
 
-config::Config make_config(std::vector<std::string> const& more, int ranks) {
-  std::vector<std::string> all{"model.heads=2",           "model.kv_heads=2",
-                               "model.hidden=16",         "model.ffn=32",
-                               "model.vocab_size=256",    "model.seq_len=8",
-                               "model.layers=4",          "batch.micro=1",
-                               "batch.global=8",          "model.dropout=0.1",
-                               "optimizer.lr=1e-2",       "comm.bucket_mb=0.002",
-                               "optimizer.grad_clip=0.5", std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\""};
-  all.insert(all.end(), more.begin(), more.end());
-  return test::config_of(all, ranks);
+config::Config make_config(test::Keys const& more, int ranks) {
+  return test::config_of(test::joined({test::tiny_model(4),
+                                       {"batch.micro=1", "batch.global=8", "model.dropout=0.1", "optimizer.lr=1e-2",
+                                        "comm.bucket_mb=0.002", "optimizer.grad_clip=0.5", test::licence_text()},
+                                       more}),
+                         ranks);
 }
 
 template <class P>

@@ -1,27 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What tests of whole trainings share: inputs from keys, the numbers that a training makes, memory against prediction.
+// What tests of whole trainings share: the numbers that a training makes, memory against prediction.
 
-#include <p3d/config/parse.hpp>
 #include <p3d/engine/trainer.hpp>
+
+#include <support/tiny.hpp>
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 namespace p3d::test {
-
-/// The input of these keys, which must be a valid one. Paths are relative to the sources.
-inline config::Config config_of(std::vector<std::string> const& keys, int ranks) {
-  auto result = config::parse_text("", "test", P3D_SOURCE_DIR, keys, ranks);
-  if (!result.config) throw std::runtime_error(config::format(result.errors));
-  return *result.config;
-}
 
 /// The likeliest continuation of a text of bytes.
 template <class P>

@@ -29,13 +29,12 @@ using schedule::Program;
 using Policy = device::Fp64;
 
 config::Config make_config(bool llama, int dp, int tp, int pp) {
-  return test::config_of(
-      {llama ? "model.preset=llama-tiny" : "model.preset=gpt2-tiny", "model.heads=2", "model.kv_heads=2",
-       "model.hidden=16", "model.ffn=32", "model.vocab_size=256", "model.seq_len=8", "model.layers=4", "batch.micro=1",
-       "batch.global=8", "run.precision=fp64", "model.dropout=0.1", fmt::format("model.tied_embeddings={}", !llama),
-       "optimizer.lr=1e-2", std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\"", "comm.bucket_mb=0.01",
-       fmt::format("parallel.dp={}", dp), fmt::format("parallel.tp={}", tp), fmt::format("parallel.pp={}", pp)},
-      dp * tp * pp);
+  return test::config_of(test::joined({test::family(llama),
+                                       test::tiny_model(4),
+                                       test::mesh_keys(dp, tp, pp),
+                                       {"batch.micro=1", "batch.global=8", "run.precision=fp64", "model.dropout=0.1",
+                                        "optimizer.lr=1e-2", "comm.bucket_mb=0.01", test::licence_text()}}),
+                         dp * tp * pp);
 }
 
 /// Values from one place, gradients from another.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A stage's backward in one piece and in two: same gradients, also when other microbatches pass between the two parts.
 
-#include <p3d/config/parse.hpp>
 #include <p3d/device/guard.hpp>
 #include <p3d/kernels/elementwise.hpp>
 #include <p3d/model/stage.hpp>
 
 #include <support/mpi_kokkos_main.hpp>
+#include <support/tiny.hpp>
 
 #include <fmt/format.h>
 
@@ -28,16 +28,13 @@ struct Case {
 };
 
 config::Config tiny(bool llama, bool tied, double dropout, int tp, bool sequence) {
-  auto result = config::parse_text(
-      "", "test", "/",
+  return test::config_of(
       {llama ? "model.preset=llama-tiny" : "model.preset=gpt2-tiny", "model.heads=6", "model.kv_heads=6",
        "model.hidden=24", "model.ffn=48", "model.vocab_size=31", "model.seq_len=5", "model.layers=3", "batch.micro=2",
        "batch.microbatches=1", "run.precision=fp64", fmt::format("model.tied_embeddings={}", tied),
        fmt::format("model.dropout={}", dropout), fmt::format("parallel.tp={}", tp),
        fmt::format("parallel.sequence={}", sequence), "data.format=synthetic"},
       tp);
-  if (!result.config) throw std::runtime_error(config::format(result.errors));
-  return *result.config;
 }
 
 constexpr layout::ElementBytes fp64{8, 8};

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The trial of a vendor's attention, with the kernels in the form that GPUs run.
 
-#include <p3d/config/parse.hpp>
 #include <p3d/device/precision.hpp>
 #include <p3d/kernels/fused_attention.hpp>
 #include <p3d/report/attention_trial.hpp>
 
 #include <support/fused_loops.hpp>
 #include <support/mpi_kokkos_main.hpp>
+#include <support/tiny.hpp>
 
 #include <memory>
 
@@ -17,13 +17,9 @@ using namespace p3d;
 using device::Bf16;
 
 config::Config small() {
-  auto const result =
-      config::parse_text("", "attention_trial", "",
-                         {"model.preset=llama-tiny", "model.heads=4", "model.kv_heads=2", "model.hidden=64",
-                          "model.seq_len=24", "run.precision=bf16", "data.format=synthetic", "batch.global=1"},
-                         1);
-  EXPECT_TRUE(result.config) << config::format(result.errors);
-  return result.config.value_or(config::Config{});
+  return p3d::test::config_of({"model.preset=llama-tiny", "model.heads=4", "model.kv_heads=2", "model.hidden=64",
+                               "model.seq_len=24", "run.precision=bf16", "data.format=synthetic", "batch.global=1"},
+                              1);
 }
 
 /// A library that is wrong by a factor.

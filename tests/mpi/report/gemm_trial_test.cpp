@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which library carries out a run's fp32 GEMMs: fixed by the key, and the same on every rank after a trial.
 
-#include <p3d/config/parse.hpp>
 #include <p3d/device/precision.hpp>
 #include <p3d/report/ceiling.hpp>
 #include <p3d/report/gemm_trial.hpp>
 
 #include <support/mpi_kokkos_main.hpp>
+#include <support/tiny.hpp>
 
 #include <string>
 #include <vector>
@@ -19,11 +19,9 @@ using linalg::HostLibrary;
 
 bool has_onednn() { return !linalg::onednn_version().empty(); }
 
-config::Config config_of(std::vector<std::string> keys) {
-  keys.insert(keys.end(), {"model.preset=gpt2-tiny", "data.format=synthetic", "batch.global=12"});
-  auto const result = config::parse_text("", "gemm_trial", "", keys, 1);
-  EXPECT_TRUE(result.config) << config::format(result.errors);
-  return result.config.value_or(config::Config{});
+config::Config config_of(test::Keys const& keys) {
+  return test::config_of(test::joined({keys, {"model.preset=gpt2-tiny", "data.format=synthetic", "batch.global=12"}}),
+                         1);
 }
 
 struct Fresh {

@@ -4,7 +4,6 @@
 // GPU, where each waits for the one before. Counted through Kokkos' own profiling hooks.
 
 #include <p3d/collectives/collectives.hpp>
-#include <p3d/config/parse.hpp>
 #include <p3d/device/compat.hpp>
 #include <p3d/device/launch.hpp>
 #include <p3d/device/view.hpp>
@@ -12,6 +11,7 @@
 #include <p3d/layout/shards.hpp>
 
 #include <support/mpi_kokkos_main.hpp>
+#include <support/tiny.hpp>
 
 #include <fmt/format.h>
 
@@ -116,17 +116,14 @@ void check_fences() {
 }
 
 p3d::config::Config input_of(Layout const& l, int number_of_layers, double dropout) {
-  auto const input =
-      p3d::config::parse_text("", "steady", "",
-                              {fmt::format("model.preset={}", l.model), fmt::format("model.seq_len={}", seq_len),
-                               fmt::format("model.layers={}", number_of_layers), fmt::format("parallel.dp={}", l.dp),
-                               fmt::format("parallel.tp={}", l.tp), fmt::format("parallel.pp={}", l.pp),
-                               fmt::format("parallel.sequence={}", l.sequence), fmt::format("batch.micro={}", micro),
-                               fmt::format("batch.microbatches={}", microbatches), "data.format=synthetic",
-                               "comm.bucket_mb=0.1", fmt::format("model.dropout={}", dropout)},
-                              l.ranks);
-  EXPECT_TRUE(input.config) << p3d::config::format(input.errors);
-  return input.config.value();
+  return p3d::test::config_of(
+      p3d::test::joined(
+          {p3d::test::mesh_keys(l.dp, l.tp, l.pp),
+           {fmt::format("model.preset={}", l.model), fmt::format("model.seq_len={}", seq_len),
+            fmt::format("model.layers={}", number_of_layers), fmt::format("parallel.sequence={}", l.sequence),
+            fmt::format("batch.micro={}", micro), fmt::format("batch.microbatches={}", microbatches),
+            "data.format=synthetic", "comm.bucket_mb=0.1", fmt::format("model.dropout={}", dropout)}}),
+      l.ranks);
 }
 
 void check(Layout const& l, p3d::comm::Communicator& world) {

@@ -2,9 +2,10 @@
 // The products that the MFU is measured against are the model's: their work is that of the FLOP formula, whatever the
 // layout.
 
-#include <p3d/config/parse.hpp>
 #include <p3d/plan/model_cost.hpp>
 #include <p3d/report/ceiling.hpp>
+
+#include <support/tiny.hpp>
 
 #include <gtest/gtest.h>
 
@@ -14,12 +15,7 @@
 namespace {
 
 using namespace p3d;
-
-config::Config config_of(std::vector<std::string> const& keys, int ranks) {
-  auto const result = config::parse_text("", "ceiling", "", keys, ranks);
-  EXPECT_TRUE(result.config) << config::format(result.errors);
-  return result.config.value_or(config::Config{});
-}
+using test::config_of;
 
 double work(std::vector<report::Product> const& products) {
   double sum = 0.0;

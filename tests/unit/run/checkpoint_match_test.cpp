@@ -1,24 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a run makes of the position of a checkpoint in the data, above all of files that an older p3d wrote.
 
-#include <p3d/config/parse.hpp>
 #include <p3d/run/checkpoint.hpp>
+
+#include <support/tiny.hpp>
 
 #include <gtest/gtest.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <stdexcept>
-
 namespace {
 
 using namespace p3d;
 
-config::Config input(std::vector<std::string> words) {
-  words.insert(words.begin(), {"data.format=megatron", "data.path=/", "model.seq_len=16", "batch.global=8"});
-  auto result = config::parse_text("", "test", "/", words, 1);
-  if (!result.config) throw std::runtime_error(config::format(result.errors));
-  return *result.config;
+config::Config input(test::Keys const& keys) {
+  return test::config_of(
+      test::joined({{"data.format=megatron", "data.path=/", "model.seq_len=16", "batch.global=8"}, keys}), 1);
 }
 
 /// What forbids to go on from step 5 of a run of `there`, as the lines of the message.
