@@ -94,7 +94,9 @@ public:
     schedule::require_valid(plan.program, execution());
     double const rendezvous = watch.seconds();
     watch = {};
-    schedule::require_valid(plan.program, {.rendezvous = false, .sends_in_flight = engine::execution.sends_in_flight});
+    auto how = execution();
+    how.rendezvous = false;
+    schedule::require_valid(plan.program, how);
     double const eager = watch.seconds();
     watch = {};
     schedule::forward_only(plan.program, plan.program->num_microbatches);

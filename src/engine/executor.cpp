@@ -44,7 +44,7 @@ Route route(Action const& message, schedule::Program const& program) {
 template <class P>
 struct Executor<P>::ProgramRun {
   schedule::Program const& program;
-  bool pairs, training;
+  bool pairs, waits_inside, training;
   double loss_scale;
   Hooks const& hooks;
   Recorder* recorder;
@@ -52,8 +52,8 @@ struct Executor<P>::ProgramRun {
 
 template <class P>
 Executor<P>::Executor(std::map<int, StagePort<P>> stages, comm::Communicator& pipeline, device::ExecSpace const& exec,
-                      InsideActions inside, std::function<double()> waited)
-    : stages_(std::move(stages)), pipeline_(&pipeline), exec_(exec), inside_(inside), waited_(std::move(waited)) {}
+                      std::function<double()> waited)
+    : stages_(std::move(stages)), pipeline_(&pipeline), exec_(exec), waited_(std::move(waited)) {}
 
 template <class P>
 std::vector<typename Executor<P>::Detail> const& Executor<P>::details(schedule::Program const& program) {
@@ -88,13 +88,13 @@ std::vector<typename Executor<P>::Detail> const& Executor<P>::details(schedule::
 template <class P>
 typename Executor<P>::ProgramRun Executor<P>::prepare(schedule::ValidProgram const& proved, double loss_scale,
                                                       Hooks const& hooks) {
-  schedule::Execution const mine{
-      .rendezvous = true, .sends_in_flight = sends_in_flight, .pairs = proved.execution().pairs};
-  P3D_REQUIRE(proved.execution() == mine, "the program is proved for what the executor does");
+  auto const how = proved.execution();
+  P3D_REQUIRE(how.rendezvous && how.sends_in_flight == sends_in_flight,
+              "the program is proved for what the executor does");
   schedule::Program const& program = proved;
   P3D_REQUIRE(!program.divides_vocabulary || vocabulary_, "a divided vocabulary has somebody for its actions");
   bool const training = proved.pass() == schedule::Pass::training;
-  return {program, proved.execution().pairs, training, loss_scale, hooks, training ? recorder_ : nullptr};
+  return {program, how.pairs, how.waits_inside, training, loss_scale, hooks, training ? recorder_ : nullptr};
 }
 
 template <class P>
@@ -106,8 +106,8 @@ void Executor<P>::run(schedule::ValidProgram const& program, std::int64_t step, 
   if (run.recorder && run.recorder != opened.recorder) run.recorder->begin_step(step);
   // Where messages are on their way while the rank computes, or begin when kernels have ended that were launched
   // before: else the next stage waits until this rank has launched its next action.
-  bool const exchanges = inside_ == InsideActions::waiting || run.program.divides_vocabulary ||
-                         (pipeline_->size() > 1 && device::events_come_later());
+  bool const exchanges =
+      run.waits_inside || run.program.divides_vocabulary || (pipeline_->size() > 1 && device::events_come_later());
   base::Polling const polling(exchanges ? comm::progress : nullptr);
   if (run.program.divides_vocabulary) vocabulary_->begin(run.program, run.training);
   auto const& actions = run.program.ranks[static_cast<std::size_t>(pipeline_->rank())];
@@ -334,7 +334,7 @@ template <class P>
 void Executor<P>::receive_or_defer(Action const& action, ProgramRun const& run) {
   bool const behind =
       std::any_of(deferred_.begin(), deferred_.end(), [&](Action const& d) { return d.op == action.op; });
-  if (inside_ == InsideActions::no_waiting && (behind || !buffer_is_free(action))) {
+  if (!run.waits_inside && (behind || !buffer_is_free(action))) {
     deferred_.push_back(action);
     return;
   }

@@ -23,9 +23,6 @@ namespace p3d::engine {
 
 namespace {
 
-/// Along these the ranks of a stage work on the same samples.
-constexpr layout::AxisSet sample_axes = layout::stage_axes.minus(layout::Axis::dp);
-
 std::vector<std::string> axis_names(layout::AxisSet axes) {
   std::vector<std::string> names;
   for (auto a : axes.list()) names.emplace_back(layout::name(a));
@@ -177,9 +174,7 @@ Trainer<P>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
     tie_group = mesh.along("pp").split(here.pp == first || here.pp == last ? 0 : -1, here.pp, "tied-embedding");
     if (tie_group.valid()) tie_group.prepare(all_reduce_settings(c));
   }
-  bool const waits = c.parallel.product(sample_axes) > 1 || experts.size() > 1;
-  using Inside = typename Executor<P>::InsideActions;
-  executor.emplace(std::move(stages), mesh.along("pp"), exec, waits ? Inside::waiting : Inside::no_waiting, [this] {
+  executor.emplace(std::move(stages), mesh.along("pp"), exec, [this] {
     return mesh.along("tp").accounting().wait_seconds + context.wait_seconds() + experts.wait_seconds();
   });
   if (activation_store) executor->offload_into(*activation_store);
@@ -209,7 +204,7 @@ void Trainer<P>::State::allocate(ProviderFactory<P> const& provider) {
   model::RecomputeScratch recompute;
   for (int s : plan.stages.stages_of(here.pp)) recompute.add(plan.activations[static_cast<std::size_t>(s)].recompute);
   std::vector<comm::Communicator*> sample_ranks;
-  for (auto a : sample_axes.list()) {
+  for (auto a : layout::sample_axes.list()) {
     if (c.parallel[a] > 1) sample_ranks.push_back(&mesh.along(layout::name(a)));
   }
   model::StageExchanges const exchanges{&context, &experts, parallel::SampleRanks(sample_ranks)};

@@ -55,8 +55,7 @@ int slot_lookahead(config::Config const& c) { return std::max(0, c.pipeline.look
 
 void offload(config::Config const& c, schedule::Program& program, schedule::Execution execution) {
   if (!offloads(c)) return;
-  // The executor puts off receives without tensor parallelism only.
-  schedule::offload_activations(program, std::max(2, 1 + c.pipeline.lookahead), execution, c.parallel.tp == 1);
+  schedule::offload_activations(program, std::max(2, 1 + c.pipeline.lookahead), execution);
 }
 
 bool defers(config::Config const& c) { return c.pipeline.weight_deferral_limit > 0 && c.parallel.pp > 1; }

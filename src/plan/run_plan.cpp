@@ -131,6 +131,8 @@ ActivationMemory activation_memory(config::Config const& c, RunPlan const& plan,
 schedule::Execution execution_of(config::Config const& c) {
   auto out = execution;
   out.pairs = c.comm.overlap_experts;
+  out.waits_inside = c.parallel.product(layout::sample_axes) > 1 ||
+                     (c.model.moe.on() && !layout::expert_exchange_axes(c.parallel).empty());
   return out;
 }
 

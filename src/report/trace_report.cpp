@@ -109,9 +109,9 @@ StepTimes step_times(PipelineRecord const& pipeline, std::size_t step) {
 }
 
 /// The makespan of a step in a simulation in which every action takes the time that it really took.
-double replayed_makespan(Program const& program, plan::PipelineCosts costs, PipelineRecord const& pipeline,
-                         std::size_t step) {
-  auto const microbatches = static_cast<std::size_t>(program.num_microbatches);
+double replayed_makespan(schedule::ValidProgram const& program, plan::PipelineCosts costs,
+                         PipelineRecord const& pipeline, std::size_t step) {
+  auto const microbatches = static_cast<std::size_t>(program->num_microbatches);
   costs.microbatches.assign(costs.stages.size() * microbatches, {0, 0, 0, 0});
   costs.vocabulary_microbatches.assign(pipeline.ranks.size() * microbatches, {});
   for (std::size_t r = 0; r < pipeline.ranks.size(); ++r)
@@ -134,7 +134,7 @@ double replayed_makespan(Program const& program, plan::PipelineCosts costs, Pipe
                                                        : cost.weight;
       part += e.end - e.begin;
     }
-  return plan::simulate(program, costs, engine::execution).makespan;
+  return plan::simulate(program, costs, program.execution()).makespan;
 }
 
 /// Messages that had arrived before they were waited for, and the seconds that receiving them took all the same: MPI
@@ -168,9 +168,9 @@ void add_intake(PipelineRecord const& pipeline, std::size_t step, double transfe
 /// It is read off the waits that began before that moment.
 class ExchangeTimes {
 public:
-  explicit ExchangeTimes(Program const& program) {
+  ExchangeTimes(Program const& program, schedule::Execution execution) {
     if (!program.divides_vocabulary) return;
-    auto const graph = schedule::build_graph(program, engine::execution);
+    auto const graph = schedule::build_graph(program, execution);
     for (int rank = 0; rank < program.num_ranks; ++rank) {
       auto const& actions = program.ranks[static_cast<std::size_t>(rank)];
       for (std::size_t i = 0; i < actions.size(); ++i)
@@ -259,8 +259,10 @@ std::string seconds_text(double seconds) {
 
 }  // namespace
 
-TraceReport report(std::string const& schedule, Program const& program, std::vector<PipelineRecord> const& pipelines,
-                   double transfer, double message_bytes, std::int64_t warm_up) {
+TraceReport report(std::string const& schedule, schedule::ValidProgram const& proved,
+                   std::vector<PipelineRecord> const& pipelines, double transfer, double message_bytes,
+                   std::int64_t warm_up) {
+  Program const& program = proved;
   P3D_REQUIRE(!pipelines.empty() && !pipelines.front().ranks.front().empty(), "a report needs a recorded step");
   auto const& first = pipelines.front();
   std::size_t const recorded = first.ranks.front().size();
@@ -274,7 +276,7 @@ TraceReport report(std::string const& schedule, Program const& program, std::vec
   Means means(program, repeats);
   double busy = 0.0, spans = 0.0;
   Intake intake;
-  ExchangeTimes exchanges(program);
+  ExchangeTimes exchanges(program, proved.execution());
   std::vector<double> update(static_cast<std::size_t>(program.num_ranks), 0.0);
   std::vector<std::pair<double, std::size_t>> lengths;
   for (auto const& pipeline : pipelines)
@@ -314,12 +316,12 @@ TraceReport report(std::string const& schedule, Program const& program, std::vec
   out.costs.step = *std::max_element(update.begin(), update.end());
   out.costs.latency = transfer;
   out.costs.message_bytes = message_bytes;
-  out.simulated = plan::simulate(program, out.costs, engine::execution, true);
+  out.simulated = plan::simulate(program, out.costs, proved.execution(), true);
   // A second simulation gives each action its own time. It shows how much of the bubble comes from uneven times, and
   // not from the schedule.
   double replayed = 0.0;
   for (auto const& pipeline : pipelines)
-    for (std::size_t s = begin; s < recorded; ++s) replayed += replayed_makespan(program, out.costs, pipeline, s);
+    for (std::size_t s = begin; s < recorded; ++s) replayed += replayed_makespan(proved, out.costs, pipeline, s);
   out.replayed_bubble = 1.0 - busy / (replayed * program.num_ranks);
 
   // The picture shows the step of median length: an unusually long or short step would mislead.

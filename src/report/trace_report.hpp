@@ -37,7 +37,7 @@ struct TraceReport {
 
 /// Makes the report. `transfer` is the seconds that a message takes. `warm_up` is the number of the step that does not
 /// count if there are others.
-TraceReport report(std::string const& schedule, schedule::Program const& program,
+TraceReport report(std::string const& schedule, schedule::ValidProgram const& program,
                    std::vector<PipelineRecord> const& pipelines, double transfer, double message_bytes,
                    std::int64_t warm_up);
 

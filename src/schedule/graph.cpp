@@ -105,8 +105,8 @@ private:
 
   void needs(Action const& a) {
     switch (a.op) {
-      case Op::recv_activation: return take(a, Tie::delays);
-      case Op::recv_gradient: need_sent(slot(a).gradient_out); return tie(Tie::delays, slot(a).gradients_out);
+      case Op::recv_activation: return take(a, copy_before_receive());
+      case Op::recv_gradient: need_sent(slot(a).gradient_out); return tie(copy_before_receive(), slot(a).gradients_out);
       case Op::send_activation:
       case Op::send_gradient: {
         int const channel = graph_.channels_.of(a);
@@ -146,6 +146,8 @@ private:
     }
   }
 
+  /// A receive into a slot that is still copied out is put off, or the rank waits for the copy.
+  Tie copy_before_receive() const { return execution_.waits_inside ? Tie::needs : Tie::delays; }
   /// Whoever takes a slot waits for what still leaves it.
   void take(Action const& a, Tie how_for_copies) {
     SlotEvents& s = slot(a);

@@ -260,7 +260,7 @@ bool offload(Program& program, std::vector<int> const& resident, bool defers) {
 
 }  // namespace
 
-void offload_activations(Program& program, int resident, Execution execution, bool defers) {
+void offload_activations(Program& program, int resident, Execution execution) {
   P3D_REQUIRE(resident >= 2, "one microbatch is computed and one is on its way");
   P3D_REQUIRE(program.num_slots.size() == static_cast<std::size_t>(program.num_stages), "the program is complete");
   require_in_range(program);
@@ -276,6 +276,7 @@ void offload_activations(Program& program, int resident, Execution execution, bo
     return true;
   };
   int most = resident;
+  bool const defers = !execution.waits_inside;
   bool early = defers;
   for (int const end = *std::max_element(program.num_slots.begin(), program.num_slots.end()); most < end; ++most) {
     std::vector<int> const all(stages, most);

@@ -118,6 +118,8 @@ inline constexpr AxisSet token_axes =
     axes_where([](AxisRow const& row) { return row.kind == AxisKind::dense && row.splits_tokens; });
 /// The axes of the ranks that share a pipeline stage: the dense ones without pp.
 inline constexpr AxisSet stage_axes = dense_axes.minus({Axis::pp});
+/// The axes along which the ranks of a stage work on the same samples.
+inline constexpr AxisSet sample_axes = stage_axes.minus({Axis::dp});
 /// The axes of the experts' weights; they divide the ranks of a pipeline stage, as stage_axes do.
 inline constexpr AxisSet expert_axes = axes_where([](AxisRow const& row) { return row.kind == AxisKind::expert; });
 /// The expert axes along which experts see different tokens. Ranks that share an expert along etp see the same ones.

@@ -58,12 +58,10 @@ public:
   /// rank never stops computing because its neighbour is late.
   static constexpr int sends_in_flight = std::numeric_limits<int>::max();
 
-  /// Whether ranks of a stage wait for each other inside actions: with tensor, context or expert parallelism.
-  enum class InsideActions { no_waiting, waiting };
   /// `stages`: this rank's stages by number; `waited`: seconds that they have waited inside actions. All references,
   /// and the programs that run, must outlive the executor.
   Executor(std::map<int, StagePort<P>> stages, comm::Communicator& pipeline, device::ExecSpace const& exec,
-           InsideActions inside, std::function<double()> waited);
+           std::function<double()> waited);
 
   /// Runs this rank's actions of `program` to the end and waits for everything outstanding. Losses are where
   /// Workspace::set_loss says. `loss_scale` as in Stage::backward; of no use in a forward-only program. The program
@@ -126,12 +124,11 @@ private:
   void shape_slot(schedule::Action const& action, ProgramRun const& run);
   /// Waits for what still travels from the buffer of a receive.
   void free_buffer(schedule::Action const& receive, ProgramRun const& run);
-  /// Whether nothing does.
+  /// True when nothing travels from the buffer of a receive.
   bool buffer_is_free(schedule::Action const& receive);
   /// Posts a receive, or puts it off: while the slot's last message still travels, the rank can compute. It is posted
   /// when the message is gone, but before anything on this slot, and before the rank waits for anything: so it waits
-  /// for nothing in another order than the program says. Not where ranks wait inside actions: a rank that waits there
-  /// for another one of its stage would leave the receive unposted, and its sender may be whom that one waits for.
+  /// for nothing in another order than the program says. With Execution::waits_inside it puts off none.
   void receive_or_defer(schedule::Action const& action, ProgramRun const& run);
   void move_activations(schedule::Action const& action, Detail const& detail, ProgramRun& run);
   /// The slot of a stage that has the microbatch of `action`.
@@ -177,7 +174,6 @@ private:
   std::map<int, StagePort<P>> stages_;
   comm::Communicator* pipeline_;
   device::ExecSpace exec_;
-  InsideActions inside_;
   std::function<double()> waited_;
   std::map<std::pair<int, int>, Messages> messages_;  ///< by (stage, slot)
   std::map<schedule::Program const*, std::vector<Detail>> details_;

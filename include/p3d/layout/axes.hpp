@@ -21,6 +21,7 @@ using config::expert_axes;
 using config::expert_token_axes;
 using config::name;
 using config::PerAxis;
+using config::sample_axes;
 using config::stage_axes;
 using config::token_axes;
 

@@ -29,7 +29,9 @@ struct Platform {
 
 /// The executor's way with messages: programs are proved and simulated for it.
 inline constexpr schedule::Execution execution{.rendezvous = true, .sends_in_flight = std::numeric_limits<int>::max()};
-/// That way for an input: with comm.overlap_experts there are pairs.
+/// That way for an input, which the planner, the validator, the simulator and the executor all take from here. There
+/// are pairs with comm.overlap_experts; ranks of a stage wait for each other inside actions with tensor, context and
+/// expert parallelism.
 schedule::Execution execution_of(config::Config const& config);
 /// Sets of scratch of a rank: one more where a forward and a backward take turns.
 int workspaces_of(config::Config const& config);

@@ -63,7 +63,7 @@ enum class EventKind : std::uint8_t { message, exchange, copy };
 enum class Tie : std::uint32_t {
   needs,   ///< the action begins after the event
   delays,  ///< what the action gives is given after the event, but the rank goes on: a receive into a slot from which
-           ///< activations are still copied
+           ///< activations are still copied (not with Execution::waits_inside)
   gives,   ///< the action gives the event, when its work is done
   ends     ///< the action ends after the event, which it gives: a blocking send
 };

@@ -27,10 +27,10 @@ namespace p3d::schedule {
 /// numbered anew; receives are posted later, where their slot is taken later. So each stage has `resident` slots, more
 /// where the order of messages asks for an early receive. If the ranks would then wait in a circle (`execution`), it
 /// tries one more for all stages, and so on, and then fewer for each; at the end no microbatch is offloaded.
-/// (looped_bfs on few ranks: a chunk is far ahead of the next one, and what it sends stays in slots.) `defers`: a rank
-/// computes on while the slot of an activation that it is to receive is written out; else it would wait. Then, and
-/// where it takes fewer slots, such a receive is posted just before its use.
-void offload_activations(Program& program, int resident, Execution execution = {}, bool defers = true);
+/// (looped_bfs on few ranks: a chunk is far ahead of the next one, and what it sends stays in slots.) Where a rank
+/// would wait until the slot of an activation that it is to receive is written out (Execution::waits_inside), and where
+/// it takes fewer slots, such a receive is posted just before its use.
+void offload_activations(Program& program, int resident, Execution execution = {});
 
 /// What a stage has offloaded.
 struct OffloadedActivations {

@@ -78,6 +78,9 @@ Program complete(Program compute, int receives_ahead = 1, int slot_lookahead = 0
 
 /// What the executor really does, for the proof of progress. The rules, which the executor must keep:
 ///  * RECV_* posts a non-blocking receive into its slot and goes on; the F, B or I that reads it waits for it.
+///  * A RECV_* whose slot is still written out by OFFLOAD_F is put off until that copy is done, and the rank goes on.
+///    With `waits_inside` the rank waits for the copy: while it waits inside an action for a rank of its stage, nobody
+///    would post the receive, and its sender may be whom that rank waits for.
 ///  * SEND_* starts a non-blocking send. Before it, the executor waits until fewer than `sends_in_flight` sends of that
 ///    kind to that rank are outstanding; with 0 it also waits for this one (a blocking send).
 ///  * The action that takes a slot (RECV_F, or F where no message brings the input) waits for the sends that still read
@@ -90,14 +93,16 @@ Program complete(Program compute, int receives_ahead = 1, int slot_lookahead = 0
 ///  * With `pairs` the two of a pair wait for all that they read before either begins. Nothing lies between them that
 ///    another rank sees, so this is the same wait as that of the second one after the first.
 ///  * Messages of one (source rank, destination rank, kind) match in the order posted, whatever their stage.
-/// The executor may put off a RECV_F whose slot still sends and go on meanwhile, but posts it before it waits for
-/// anything and before it touches the slot: so it waits only where these rules wait, having done more.
+/// Without `waits_inside` the executor may also put off a RECV_F whose slot still sends and go on meanwhile, but posts
+/// it before it waits for anything and before it touches the slot: so it waits only where these rules wait, having done
+/// more.
 /// All waits are for counts that only grow, so the order in which ranks run cannot change the outcome: one execution
 /// proves progress for all, and progress when every send is a rendezvous implies it when some or all are eager.
 struct Execution {
-  bool rendezvous = true;   ///< a send completes only when its receive is posted (false: eager)
-  int sends_in_flight = 1;  ///< outstanding sends per (peer, kind) before the executor must wait; 0: blocking sends
-  bool pairs = false;       ///< an F and the B, I or W that directly follows it, of another microbatch, take turns
+  bool rendezvous = true;     ///< a send completes only when its receive is posted (false: eager)
+  int sends_in_flight = 1;    ///< outstanding sends per (peer, kind) before the executor must wait; 0: blocking sends
+  bool pairs = false;         ///< an F and the B, I or W that directly follows it, of another microbatch, take turns
+  bool waits_inside = false;  ///< ranks of a stage wait for each other inside actions
   bool operator==(Execution const&) const = default;
 };
 

@@ -181,7 +181,7 @@ TEST_P(Programs, GiveTheLossesAndGradientsOfOneRank) {
     for (auto const& c : cases(mesh.pp, static_cast<int>(config.batch.microbatches))) {
       if (++turn % (ranks < 6 ? 2 : 4) != (llama ? 1 : 0)) continue;  // each program with one of the models, or some
       SCOPED_TRACE(fmt::format("dp{} tp{} pp{}: {}", mesh.dp, mesh.tp, mesh.pp, c.name));
-      schedule::ValidProgram const program(schedule::complete(c.compute), engine::execution);
+      schedule::ValidProgram const program(schedule::complete(c.compute), plan::execution_of(config));
       layout::StageMap const stages(layout::even_layers(6, program->num_stages), program->stage_rank, mesh.pp);
       engine::Trainer<device::Fp64> trainer(config, engine::make_run_plan(config, stages, program), world);
       auto const found = train(trainer);

@@ -121,7 +121,7 @@ struct Case {
 
 engine::RunPlan plan_of(config::Config const& config, Program const& program) {
   layout::StageMap const stages(layout::even_layers(4, program.num_stages), program.stage_rank, config.parallel.pp);
-  return engine::make_run_plan(config, stages, {program, engine::execution});
+  return engine::make_run_plan(config, stages, {program, plan::execution_of(config)});
 }
 
 /// RELOAD before a stage's first reader and OFFLOAD after its last one: weights that live elsewhere.

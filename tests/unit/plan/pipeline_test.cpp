@@ -6,6 +6,7 @@
 #include <p3d/config/parse.hpp>
 #include <p3d/plan/model_cost.hpp>
 #include <p3d/plan/pipeline.hpp>
+#include <p3d/plan/run_plan.hpp>
 #include <p3d/schedule/registry.hpp>
 
 #include <gtest/gtest.h>
@@ -96,6 +97,45 @@ TEST(Pipeline, refuses_what_the_schedule_cannot_do) {
   c = pipeline("1f1b", 4, 8);
   c.pipeline.virtual_stages = 2;
   refused(c, {"1 stage per rank for 1f1b", "pipeline.virtual_stages"});
+}
+
+// The executor puts a receive off only where no rank waits for another one of its stage inside an action. One function
+// says where, for the program that is made, its proof, its simulation and its run.
+TEST(Pipeline, receives_are_put_off_by_one_rule) {
+  auto c = pipeline("gpipe", 3, 8);
+  c.memory.offload_activations = config::OffloadTo::disk;
+  // Forwards of the second rank that directly follow their receive, and the time of a step with copies.
+  auto const planned = [](config::Config const& of) {
+    auto const plan = plan::plan_pipeline(of, {}, plan::execution_of(of));
+    auto costs = plan::PipelineCosts::uniform(3);
+    costs.swap.assign(3, 0.5);
+    int late = 0;
+    auto const& list = plan.program->ranks[1];
+    for (std::size_t i = 0; i + 1 < list.size(); ++i)
+      late += list[i].op == schedule::Op::recv_activation && list[i + 1].op == schedule::Op::forward &&
+              list[i].microbatch == list[i + 1].microbatch;
+    return std::pair(late, plan::simulate(plan.program, costs, plan.program.execution()).step_time);
+  };
+  auto const put_off = planned(c);
+  EXPECT_LE(put_off.first, 1);
+  auto waiting = c;
+  waiting.parallel.tp = 2;
+  auto const waited = planned(waiting);
+  EXPECT_EQ(waited.first, 8);
+  auto context = c;
+  context.parallel.cp = 2;
+  auto experts = c;
+  experts.model.moe.experts = 4;
+  experts.parallel.ep = experts.parallel.dp = 2;
+  for (auto const& of : {context, experts}) {
+    EXPECT_TRUE(plan::execution_of(of).waits_inside);
+    EXPECT_EQ(planned(of), waited);
+  }
+  // Replicas wait for each other in REDUCE alone, and whole experts for nobody.
+  auto replicas = c;
+  replicas.parallel.dp = 2;
+  replicas.model.moe.experts = 4;
+  EXPECT_EQ(planned(replicas), put_off);
 }
 
 // A last stage that takes twice as long as the others hands its gradients on before it makes its weights'.

@@ -56,7 +56,7 @@ bool is_divided(schedule::Program const& program, int stage) {
 TEST(TraceReport, gives_back_the_costs_of_every_schedule) {
   int divided = 0;  // stages whose backward came in two parts
   for (schedule::Generator const* g : schedule::generators()) {
-    auto const program = schedule::complete(schedule::generate(g->name, {4, 9, 0}));
+    schedule::ValidProgram const program(schedule::complete(schedule::generate(g->name, {4, 9, 0})), engine::execution);
     auto const costs = uneven_costs(program);
     auto const simulated = plan::simulate(program, costs, engine::execution, true);
     auto const record = record_of(simulated, 4, 3.0);
@@ -92,10 +92,10 @@ TEST(TraceReport, gives_back_the_costs_of_every_schedule) {
 // Microbatches of different length: the mean cannot say it, every action's own time can. Then 0.125 s are lost before
 // every action.
 TEST(TraceReport, tells_uneven_times_from_messages) {
-  auto const program = schedule::complete(schedule::generate("zb_v", {4, 8, 0}));
+  schedule::ValidProgram const program(schedule::complete(schedule::generate("zb_v", {4, 8, 0})), engine::execution);
   auto costs = uneven_costs(program);
   for (auto const& cost : costs.stages)
-    for (int m = 0; m < program.num_microbatches; ++m) {
+    for (int m = 0; m < program->num_microbatches; ++m) {
       double const factor = m % 3 == 0 ? 1.5 : 0.75;
       costs.microbatches.push_back({factor * cost.forward, factor * cost.input, factor * cost.weight});
     }
@@ -114,7 +114,7 @@ TEST(TraceReport, tells_uneven_times_from_messages) {
 
 // A stage that takes longer than the others is named as what they wait for.
 TEST(TraceReport, names_the_busiest_rank) {
-  auto const program = schedule::complete(schedule::generate("1f1b", {4, 8, 0}));
+  schedule::ValidProgram const program(schedule::complete(schedule::generate("1f1b", {4, 8, 0})), engine::execution);
   auto costs = plan::PipelineCosts::uniform(4, {1, 1, 1});
   costs.stages[2] = {2, 2, 2};
   auto const text = [&] {
@@ -127,7 +127,7 @@ TEST(TraceReport, names_the_busiest_rank) {
 }
 
 TEST(TraceReport, one_step_counts_though_it_is_the_first) {
-  auto const program = schedule::complete(schedule::one_f_one_b(3, 4));
+  schedule::ValidProgram const program(schedule::complete(schedule::one_f_one_b(3, 4)), engine::execution);
   auto const simulated = plan::simulate(program, plan::PipelineCosts::uniform(3), engine::execution, true);
   auto const found = report::report("1f1b", program, {record_of(simulated, 1, 1.0)}, 0, 0, 1);
   EXPECT_EQ(found.steps, 1);

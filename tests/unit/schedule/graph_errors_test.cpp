@@ -21,9 +21,9 @@ using namespace p3d::test;
 
 namespace {
 
-Program offloaded(Program compute, int parts, bool defers) {
+Program offloaded(Program compute, int parts, Execution how) {
   Program p = complete(refine(compute, std::vector<int>(static_cast<std::size_t>(compute.num_stages), parts)));
-  offload_activations(p, 2, as_executed, defers);
+  offload_activations(p, 2, how);
   return p;
 }
 
@@ -53,7 +53,8 @@ TEST(GraphErrors, a_graph_without_errors_lets_actions_begin_when_the_interpreter
         expect_fine(complete(compute, 1, 1), how, "plain");
       expect_fine(divided(compute, 0.1), as_executed, "divided");
       for (int parts : {1, 2})
-        for (bool defers : {false, true}) expect_fine(offloaded(compute, parts, defers), as_executed, "offloaded");
+        for (Execution how : {as_executed, as_executed_waiting})
+          expect_fine(offloaded(compute, parts, how), how, "offloaded");
       for (bool ahead : {false, true}) {
         Program paired = compute;
         if (ahead) exchange_pairs(paired);
@@ -100,8 +101,8 @@ TEST(GraphErrors, every_kind_of_edge_is_missed) {
   add_reductions(late);
   plant(late, {true, 2});
   plant(divided(generate("1f1b", {3, 5}), 0.1), as_executed);
-  plant(offloaded(generate("zb_h1", {3, 8}), 1, true), as_executed);
-  plant(offloaded(generate("1f1b", {2, 6}), 2, false), as_executed);
+  plant(offloaded(generate("zb_h1", {3, 8}), 1, as_executed), as_executed);
+  plant(offloaded(generate("1f1b", {2, 6}), 2, as_executed_waiting), as_executed_waiting);
   std::set<Kind> missed;
   int kinds = 0;
   for (auto const& [kind, count] : found) {

@@ -105,7 +105,7 @@ TEST(Graph, pairs_need_what_either_needs) {
   EXPECT_EQ(ties(graph, "0B0"), "needs 1SEND_B0");
 }
 
-// Copies delay the messages of receives, but not their rank.
+// Copies delay the messages of receives, but not their rank, unless it waits inside actions.
 TEST(Graph, copies_of_activations) {
   Program p = complete(one_f_one_b(3, 5));  // as in Offload.one_f_one_b_by_hand
   offload_activations(p, 2, as_executed);
@@ -121,22 +121,24 @@ TEST(Graph, copies_of_activations) {
   EXPECT_EQ(ties(of_row, "1B0"), "needs copy4, needs copy5") << to_text(row);
   Program split = complete(generate("zb_h1", {4, 8, 0}));
   offload_activations(split, 2, as_executed);
-  Graph const of_split = build_graph(split, as_executed);
-  int delayed = 0, whole = 0;
-  for (int r = 0; r < split.num_ranks; ++r) {
-    auto const& list = split.ranks[static_cast<std::size_t>(r)];
-    for (std::size_t i = 0; i < list.size(); ++i)
-      for (Edge const& e : of_split.edges(r, static_cast<std::ptrdiff_t>(i))) {
-        if (of_split.kind(e.event) == EventKind::copy && is_recv(list[i].op)) {
-          EXPECT_EQ(e.tie, Tie::delays);
-          ++delayed;
+  for (Execution how : {as_executed, as_executed_waiting}) {
+    Graph const of_split = build_graph(split, how);
+    int delayed = 0, whole = 0;
+    for (int r = 0; r < split.num_ranks; ++r) {
+      auto const& list = split.ranks[static_cast<std::size_t>(r)];
+      for (std::size_t i = 0; i < list.size(); ++i)
+        for (Edge const& e : of_split.edges(r, static_cast<std::ptrdiff_t>(i))) {
+          if (of_split.kind(e.event) == EventKind::copy && is_recv(list[i].op)) {
+            EXPECT_EQ(e.tie, how.waits_inside ? Tie::needs : Tie::delays);
+            ++delayed;
+          }
+          // With the gradients it reaches into buffers from which messages may leave.
+          whole += list[i].op == Op::reload_activations && e.tie == Tie::needs;
         }
-        // With the gradients it reaches into buffers from which messages may leave.
-        whole += list[i].op == Op::reload_activations && e.tie == Tie::needs;
-      }
+    }
+    EXPECT_GT(delayed, 0);
+    EXPECT_GT(whole, 0);
   }
-  EXPECT_GT(delayed, 0);
-  EXPECT_GT(whole, 0);
 }
 
 TEST(Graph, exchanges_of_the_vocabulary) {

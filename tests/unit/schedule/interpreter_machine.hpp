@@ -255,7 +255,7 @@ private:
     Buffers& b = slot(a);
     if (b.live()) throw Error{Outcome::misuse, "slot in use"};
     if (sends_from_slot(a)) return false;
-    if (a.op == Op::forward && leaves_slot(a.stage, a.slot, false)) return false;
+    if ((a.op == Op::forward || execution_.waits_inside) && leaves_slot(a.stage, a.slot, false)) return false;
     b = Buffers{};
     b.user = a.microbatch;
     b.backward_due = b.weights_due = !forward_only_;
@@ -323,6 +323,7 @@ private:
     if (posted_.contains({a.stage, a.microbatch, is_gradient})) throw Error{Outcome::misuse, "a second receive"};
     if (!is_gradient && !take(a)) return false;
     if (is_gradient && sends_from_slot(a, true)) return false;
+    if (is_gradient && execution_.waits_inside && leaves_slot(a.stage, a.slot, true)) return false;
     posted_.insert({a.stage, a.microbatch, is_gradient});
     if (is_gradient && !slot(a).backward_due) throw Error{Outcome::misuse, "a receive after its use"};
     Lane& lane = lanes_[{home(from), rank, is_gradient}];

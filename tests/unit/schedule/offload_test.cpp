@@ -103,9 +103,9 @@ TEST(Offload, two_microbatches_of_a_stage_stay) {
 
 // A rank that would wait for the write takes the slot when it is over, behind the other microbatch.
 TEST(Offload, receives_come_late_where_a_rank_waits_for_them) {
-  auto const before_use = [](bool defers) {
+  auto const before_use = [](Execution how) {
     Program program = complete(gpipe(3, 8));
-    offload_activations(program, 2, execution, defers);
+    offload_activations(program, 2, how);
     EXPECT_EQ(violation(program), "");
     int sum = 0;
     auto const& list = program.ranks[1];
@@ -114,8 +114,10 @@ TEST(Offload, receives_come_late_where_a_rank_waits_for_them) {
              list[i].microbatch == list[i + 1].microbatch;
     return sum;
   };
-  EXPECT_EQ(before_use(false), 8);
-  EXPECT_LE(before_use(true), 1);
+  auto waiting = execution;
+  waiting.waits_inside = true;
+  EXPECT_EQ(before_use(waiting), 8);
+  EXPECT_LE(before_use(execution), 1);
 }
 
 // Where outputs wait in slots for ranks that are far behind, only the stages between which they wait have more.

@@ -14,6 +14,8 @@ namespace p3d::test {
 
 /// The way of the executor with messages (plan::execution).
 inline constexpr schedule::Execution as_executed{true, schedule::any_number};
+/// That way where ranks of a stage wait for each other inside actions.
+inline constexpr schedule::Execution as_executed_waiting{.sends_in_flight = schedule::any_number, .waits_inside = true};
 
 /// A complete program of a compute program whose vocabulary is divided; an E takes the time `embed`.
 inline schedule::Program divided(schedule::Program compute, double embed = 0.0) {
