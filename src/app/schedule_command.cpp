@@ -18,6 +18,7 @@
 #include <p3d/page/schedule_picture.hpp>
 #include <p3d/plan/pipeline.hpp>
 #include <p3d/report/describe.hpp>
+#include <p3d/schedule/passes.hpp>
 #include <p3d/schedule/timeline.hpp>
 
 #include <fmt/format.h>
@@ -37,6 +38,7 @@ struct Options {
   std::vector<std::string> words;  ///< input file and overrides of its keys
   int ranks = 0;
   bool unit = false;
+  bool passes = false;  ///< of show: print the list of passes, and nothing else
   plan::MachineRates rates;
   std::string costs, text, csv, svg, trace;
 };
@@ -44,6 +46,7 @@ struct Options {
 constexpr char const* schedule_footer =
     "Examples:\n"
     "  p3d schedule show inputs/quickstart.toml pipeline.schedule=zb_v parallel.pp=2 --svg zb_v.svg\n"
+    "  p3d schedule show --passes\n"
     "  p3d schedule check input.toml pipeline.schedule=file pipeline.file=mine.csv\n"
     "  p3d schedule simulate inputs/llama3-8b.toml --ranks 64 --flops 1e14 --bandwidth 2.5e10\n"
     "  p3d schedule compare inputs/gpt2-tiny.toml parallel.pp=4 --unit --svg all.svg\n"
@@ -288,14 +291,20 @@ int schedule_command(int argc, char** argv) {
       sub->add_option("--trace", o.trace, "write the timeline for Perfetto or chrome://tracing (JSON)");
     }
     sub->callback([&action, run] { action = run; });
+    return sub;
   };
-  add("show", "print the table of ranks and steps", &Command::show, true);
+  add("show", "print the table of ranks and steps", &Command::show, true)
+      ->add_flag("--passes", o.passes, "print the passes that make a program of a schedule, in their order; no input");
   add("check", "prove that it runs to its end", &Command::check, false);
   add("simulate", "predict times, waiting and communication of every rank", &Command::simulate, true);
   add("compare", "all schedules side by side", &Command::compare, false);
 
   if (auto const code = parse_words(app, argc, argv)) return *code;
   if (launcher_rank() != 0) return 0;
+  if (o.passes) {
+    std::cout << schedule::passes_text();
+    return 0;
+  }
   std::string input;
   std::vector<std::string> overrides;
   for (auto const& word : o.words)

@@ -7,11 +7,9 @@
 #include <p3d/base/text.hpp>
 #include <p3d/base/text_file.hpp>
 #include <p3d/config/config.hpp>
-#include <p3d/schedule/offload.hpp>
+#include <p3d/schedule/passes.hpp>
 #include <p3d/schedule/query.hpp>
 #include <p3d/schedule/registry.hpp>
-#include <p3d/schedule/vocabulary.hpp>
-#include <p3d/schedule/weights.hpp>
 
 #include <fmt/format.h>
 
@@ -39,50 +37,41 @@ schedule::Every every(config::MessageEvery e) {
   return e == config::MessageEvery::step ? schedule::Every::step : schedule::Every::microbatch;
 }
 
-/// What replicas divide, and weights that wait elsewhere, travel by actions. The next weights come while the present
-/// ones are used.
-void shard(config::Memory const& m, schedule::Program& program) {
-  if (!m.divides() && !m.offloads_parameters()) return;
-  schedule::shard_weights(program,
-                          {.gather = every(m.gather), .reduce = every(m.reduce), .ahead = 1, .offloads = !m.divides()});
-}
-
 bool offloads(config::Config const& c) { return c.memory.offload_activations != config::OffloadTo::none; }
 
-/// Of a microbatch that is computed and those on their way, pipeline.lookahead says how many there are; what is not
-/// offloaded then has a slot less to spare.
+/// Compute actions that a slot is taken before its receive must be posted. Where activations are offloaded, the slot
+/// that is written out takes one of those that pipeline.lookahead allows.
 int slot_lookahead(config::Config const& c) { return std::max(0, c.pipeline.lookahead - (offloads(c) ? 1 : 0)); }
 
-void offload(config::Config const& c, schedule::Program& program, schedule::Execution execution) {
-  if (!offloads(c)) return;
-  schedule::offload_activations(program, std::max(2, 1 + c.pipeline.lookahead), execution);
+/// The passes that an input asks for; pairs, a divided vocabulary and the parts of stages come on top.
+schedule::PassOptions pass_options(config::Config const& c, schedule::Execution execution) {
+  schedule::PassOptions out{.slot_lookahead = slot_lookahead(c), .execution = execution};
+  if (c.parallel.pp > 1) out.weight_deferral_limit = c.pipeline.weight_deferral_limit;
+  if (offloads(c)) out.resident = std::max(2, 1 + c.pipeline.lookahead);
+  // State that replicas divide, and weights that wait elsewhere, travel by actions. The next weights come while the
+  // present ones are used.
+  auto const& m = c.memory;
+  if (m.divides() || m.offloads_parameters())
+    out.weights = {.gather = every(m.gather), .reduce = every(m.reduce), .ahead = 1, .offloads = !m.divides()};
+  return out;
 }
-
-bool defers(config::Config const& c) { return c.pipeline.weight_deferral_limit > 0 && c.parallel.pp > 1; }
 
 /// A program of compute actions, completed, and the layers of its stages.
 struct Division {
   layout::StageMap stages;
   schedule::Program program;
 };
-Division complete(config::Config const& c, schedule::Program compute, schedule::Execution execution, bool pairs) {
-  if (defers(c)) schedule::defer_weight_gradients(compute, c.pipeline.weight_deferral_limit);
+Division run_passes(config::Config const& c, schedule::Program compute, schedule::PassOptions options) {
   auto stages = layout::make_stage_map(c, compute.stage_rank);
   if (cuts_stages(c.memory)) {
-    std::vector<int> parts;
     for (int s = 0; s < stages.num_stages(); ++s) {
       auto const layers = static_cast<std::int64_t>(stages.num_layers(s)), each = c.memory.shard_layers;
-      parts.push_back(static_cast<int>(std::max<std::int64_t>(1, (layers + each - 1) / each)));
+      options.parts.push_back(static_cast<int>(std::max<std::int64_t>(1, (layers + each - 1) / each)));
     }
-    compute = schedule::refine(compute, parts);
-    stages = layout::refine(stages, parts);
-    compute.tied = c.model.tied_embeddings && stages.shares_tied();
+    stages = layout::refine(stages, options.parts);
+    options.tied = c.model.tied_embeddings && stages.shares_tied();
   }
-  auto program = schedule::complete(std::move(compute), 1, slot_lookahead(c));
-  if (pairs) schedule::close_pairs(program);
-  offload(c, program, execution);
-  shard(c.memory, program);
-  return {std::move(stages), std::move(program)};
+  return {std::move(stages), schedule::apply_passes(std::move(compute), options)};
 }
 
 schedule::VocabularyTimes vocabulary_times(PipelineCosts const& costs) {
@@ -103,13 +92,12 @@ schedule::VocabularyTimes vocabulary_times(PipelineCosts const& costs) {
 Division divide_vocabulary(config::Config const& c, schedule::Program const& compute, schedule::Execution execution,
                            StageCosts const& costs) {
   auto const known = costs(layout::make_stage_map(c, compute.stage_rank));
-  auto const times = vocabulary_times(known);
+  auto options = pass_options(c, execution);
   std::optional<Division> best;
   double least = 0.0;
   for (auto order : {schedule::VocabularyOrder::forwards_first, schedule::VocabularyOrder::backwards_first}) {
-    auto divided = compute;
-    schedule::divide_vocabulary(divided, times, order, 1, c.model.tied_embeddings);
-    auto division = complete(c, std::move(divided), execution, false);
+    options.vocabulary = {vocabulary_times(known), order, c.model.tied_embeddings};
+    auto division = run_passes(c, compute, options);
     double const time = simulate(division.program, known, execution).step_time;
     if (best && least <= time) continue;
     least = time;
@@ -118,18 +106,19 @@ Division divide_vocabulary(config::Config const& c, schedule::Program const& com
   return std::move(*best);
 }
 
-/// Where actions may take turns: with pairs as the schedule has them, with a forward more ahead, or without more of
-/// them than there are, whichever is quickest by simulation.
-Division complete(config::Config const& c, schedule::Program const& compute, schedule::Execution execution,
-                  StageCosts const& costs) {
+/// The program of a run. Where forwards and backwards may interleave there are three: with the pairs that the schedule
+/// has, with a forward more ahead, and without more pairs than there are. The quickest by simulation is taken.
+Division best_division(config::Config const& c, schedule::Program const& compute, schedule::Execution execution,
+                       StageCosts const& costs) {
   if (c.divides_vocabulary()) return divide_vocabulary(c, compute, execution, costs);
-  auto best = complete(c, compute, execution, false);
+  auto options = pass_options(c, execution);
+  auto best = run_passes(c, compute, options);
   if (!execution.pairs) return best;
   auto const time = [&](Division const& d) { return simulate(d.program, costs(d.stages), execution).step_time; };
-  auto ahead = compute;
-  schedule::exchange_pairs(ahead);
+  options.close_pairs = true;
   for (bool more_ahead : {false, true}) {
-    auto other = complete(c, more_ahead ? ahead : compute, execution, true);
+    options.exchange_pairs = more_ahead;
+    auto other = run_passes(c, compute, options);
     if (schedule::validate(other.program, execution).empty() && time(other) < time(best)) best = std::move(other);
   }
   return best;
@@ -224,8 +213,8 @@ PipelinePlan choose(config::Config const& c, RankBytes const& rank_bytes, schedu
       reason += "; next: " + line(*it);
       break;
     }
-  auto chosen = complete(c, schedule::generate(best->schedule, shape_of(c, best->stages_per_rank)), execution,
-                         [&](auto const& stages) { return model_costs(c, stages); });
+  auto chosen = best_division(c, schedule::generate(best->schedule, shape_of(c, best->stages_per_rank)), execution,
+                              [&](auto const& stages) { return model_costs(c, stages); });
   return {best->schedule, {std::move(chosen.program), execution}, std::move(chosen.stages), std::move(reason)};
 }
 
@@ -243,7 +232,7 @@ std::vector<Candidate> compare_schedules(config::Config const& c,
       try {
         auto shape = shape_of(c, chunks);
         if (!g->any_group_size) shape.microbatch_group_size = 0;
-        auto const [stages, program] = complete(c, schedule::generate(g->name, shape), execution, costs);
+        auto const [stages, program] = best_division(c, schedule::generate(g->name, shape), execution, costs);
         candidate.result = simulate(program, costs(stages), execution, record);
         candidate.rank_bytes = worst_rank(rank_bytes, stages, program);
       } catch (base::Error const& e) {
@@ -273,17 +262,21 @@ PipelinePlan plan_pipeline(config::Config const& c, RankBytes const& rank_bytes,
       schedule::close_pairs(closed);
       if (schedule::validate(closed, execution).empty()) program = std::move(closed);
     }
-    if (!has(schedule::moves_activations)) offload(c, program, execution);
-    if (!has(schedule::moves_weights)) shard(c.memory, program);
+    auto options = pass_options(c, execution);
+    options.is_complete = true;
+    if (has(schedule::moves_activations)) options.resident = 0;
+    if (has(schedule::moves_weights)) options.weights.reset();
+    program = schedule::apply_passes(std::move(program), options);
     auto stages = layout::make_stage_map(c, program.stage_rank);
     return {c.pipeline.schedule, {std::move(program), execution}, std::move(stages), ""};
   }
   auto compute = schedule::generate(c.pipeline.schedule, shape_of(c, c.pipeline.virtual_stages));
-  if (auto tried = compute; defers(c) && !schedule::defer_weight_gradients(tried, c.pipeline.weight_deferral_limit))
+  int const deferred = pass_options(c, execution).weight_deferral_limit;
+  if (auto tried = compute; deferred > 0 && !schedule::defer_weight_gradients(tried, deferred))
     refuse("a schedule with whole backwards on its last stage: the others put weight gradients off already",
            fmt::format("schedule \"{}\"", c.pipeline.schedule), "pipeline.weight_deferral_limit",
            "set pipeline.weight_deferral_limit to 0, or pipeline.schedule to \"1f1b\"");
-  auto division = complete(c, compute, execution, [&](auto const& stages) { return model_costs(c, stages); });
+  auto division = best_division(c, compute, execution, [&](auto const& stages) { return model_costs(c, stages); });
   return {c.pipeline.schedule, {std::move(division.program), execution}, std::move(division.stages), ""};
 }
 

@@ -1,84 +1,74 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weight gradients that wait, reductions, and the passes in their order.
+// The list of passes. Generators write compute actions only; everything else in a program was added by a row of this
+// list, from the top to the bottom.
 
-#include "channels.hpp"
+#include <p3d/schedule/passes.hpp>
 
-#include <p3d/base/error.hpp>
-#include <p3d/schedule/query.hpp>
-#include <p3d/schedule/schedule.hpp>
+#include <p3d/schedule/offload.hpp>
 
-#include <algorithm>
-#include <deque>
+#include <fmt/format.h>
+
 #include <utility>
 
 namespace p3d::schedule {
+namespace {
 
-void add_reductions(Program& program) {
-  require_in_range(program);
-  std::vector<int> last(static_cast<std::size_t>(program.num_stages), -1);
-  for (auto const& actions : program.ranks)
-    for (std::size_t i = 0; i < actions.size(); ++i)
-      if (makes_weight_gradient(actions[i].op) || makes_vocabulary_gradient(actions[i].op))
-        for (int stage : {actions[i].stage, lender(program, actions[i].stage)})
-          if (stage >= 0) last[static_cast<std::size_t>(stage)] = static_cast<int>(i);
-  std::vector<Action> merged;
-  for (auto& actions : program.ranks) {
-    merged.clear();
-    merged.reserve(actions.size() + 2);
-    std::vector<int>
-        pending;  // stages whose reduction waits until the send that follows their last backward is under way
-    auto const reduce_pending = [&] {
-      for (int stage : pending) merged.push_back({Op::reduce_gradients, stage});
-      pending.clear();
-    };
-    for (std::size_t i = 0; i < actions.size(); ++i) {
-      Action const& a = actions[i];
-      P3D_REQUIRE(a.op != Op::reduce_gradients && a.op != Op::optimizer_step, "reductions are added once");
-      if (!is_send(a.op)) reduce_pending();
-      merged.push_back(a);
-      if (!computes(a.op)) continue;
-      for (int stage : {a.stage, lender(program, a.stage)})
-        if (stage >= 0 && last[static_cast<std::size_t>(stage)] == static_cast<int>(i)) pending.push_back(stage);
-    }
-    reduce_pending();
-    merged.push_back({Op::optimizer_step});
-    actions = merged;
-  }
+using Options = PassOptions;
+
+constexpr ProgramPass pass_list[] = {
+    {"vocabulary", "adds the actions of a divided vocabulary (E, S, T, G) and orders each rank's actions anew",
+     [](Options const& o) { return !o.is_complete && o.vocabulary.has_value(); },
+     [](Program& p, Options const& o) {
+       divide_vocabulary(p, o.vocabulary->times, o.vocabulary->order, 1, o.vocabulary->tied);
+     }},
+    {"pairs ahead", "puts a forward before the backward beside it, so that the two can interleave",
+     [](Options const& o) { return !o.is_complete && o.exchange_pairs; },
+     [](Program& p, Options const&) { exchange_pairs(p); }},
+    {"deferral", "splits the last stage's backwards and puts some of their weight parts (W) off",
+     [](Options const& o) { return !o.is_complete && o.weight_deferral_limit > 0; },
+     [](Program& p, Options const& o) { defer_weight_gradients(p, o.weight_deferral_limit); }},
+    {"refinement", "cuts stages into stages of few layers, whose weights can come and go alone",
+     [](Options const& o) { return !o.is_complete && !o.parts.empty(); },
+     [](Program& p, Options const& o) {
+       p = refine(p, o.parts);
+       p.tied = o.tied;
+     }},
+    {"slots", "gives each microbatch of a stage an activation slot, from its first to its last action",
+     [](Options const& o) { return !o.is_complete; },
+     [](Program& p, Options const& o) { assign_slots(p, o.slot_lookahead); }},
+    {"messages", "adds sends behind what makes the data, and receives ahead of what reads it (SEND, RECV)",
+     [](Options const& o) { return !o.is_complete; },
+     [](Program& p, Options const& o) { add_messages(p, o.receives_ahead); }},
+    {"reductions", "adds the sum of each stage's gradients over replicas (REDUCE), and the update (STEP)",
+     [](Options const& o) { return !o.is_complete; }, [](Program& p, Options const&) { add_reductions(p); }},
+    {"pairs", "moves the messages between a forward and the backward beside it away, so that they interleave",
+     [](Options const& o) { return o.close_pairs; }, [](Program& p, Options const&) { close_pairs(p); }},
+    {"offload", "moves activations of microbatches that are not needed soon out of their slots (OFFLOAD_F, RELOAD_F)",
+     [](Options const& o) { return o.resident > 0; },
+     [](Program& p, Options const& o) { offload_activations(p, o.resident, o.execution); }},
+    {"weights", "makes weights whole for what reads them (GATHER, RELEASE, REDUCE_SCATTER; or RELOAD, OFFLOAD)",
+     [](Options const& o) { return o.weights.has_value(); },
+     [](Program& p, Options const& o) { shard_weights(p, *o.weights); }},
+};
+
+}  // namespace
+
+std::span<ProgramPass const> passes() { return pass_list; }
+
+std::string passes_text() {
+  std::string out;
+  for (auto const& pass : pass_list) out += fmt::format("{:<12} {}\n", pass.name, pass.description);
+  return out;
 }
 
-bool defer_weight_gradients(Program& compute, int limit) {
-  require_in_range(compute);
-  P3D_REQUIRE(limit > 0, "some weight gradients are put off");
-  int const last = compute.num_stages - 1;
-  auto& actions = compute.ranks[static_cast<std::size_t>(rank_of(compute, last))];
-  if (std::none_of(actions.begin(), actions.end(),
-                   [&](Action const& a) { return a.op == Op::backward && a.stage == last; }))
-    return false;
-  std::vector<Action> out;
-  std::deque<int> waiting;
-  auto const make_up = [&] {
-    out.push_back({Op::backward_weight, last, waiting.front()});
-    waiting.pop_front();
-  };
-  for (Action const& a : actions) {
-    if (a.op != Op::backward || a.stage != last) {
-      out.push_back(a);
-      continue;
-    }
-    out.push_back({Op::backward_input, last, a.microbatch});
-    waiting.push_back(a.microbatch);
-    if (static_cast<int>(waiting.size()) > limit) make_up();
-  }
-  while (!waiting.empty()) make_up();
-  actions = std::move(out);
-  return true;
+Program apply_passes(Program program, PassOptions const& options) {
+  for (auto const& pass : pass_list)
+    if (pass.runs(options)) pass.run(program, options);
+  return program;
 }
 
 Program complete(Program compute, int receives_ahead, int slot_lookahead) {
-  assign_slots(compute, slot_lookahead);
-  add_messages(compute, receives_ahead);
-  add_reductions(compute);
-  return compute;
+  return apply_passes(std::move(compute), {.receives_ahead = receives_ahead, .slot_lookahead = slot_lookahead});
 }
 
 }  // namespace p3d::schedule

@@ -3,6 +3,8 @@
 #include "unit_cost.hpp"
 
 #include <p3d/base/error.hpp>
+#include <p3d/schedule/offload.hpp>
+#include <p3d/schedule/passes.hpp>
 #include <p3d/schedule/query.hpp>
 #include <p3d/schedule/registry.hpp>
 #include <p3d/schedule/schedule.hpp>
@@ -22,6 +24,52 @@ TEST(Passes, one_f_one_b_completed_by_hand) {
       "0REDUCE STEP\n"
       "rank 1: 1RECV_F0@0 1F0@0 1B0@0 1SEND_B0@0 1RECV_F1@0 1F1@0 1B1@0 1SEND_B1@0 1RECV_F2@0 1F2@0 1B2@0 1SEND_B2@0 "
       "1REDUCE STEP\n");
+}
+
+// The list is the order: a program made through it is the one that its passes make, called by hand.
+TEST(Passes, run_in_the_order_of_their_list) {
+  std::string names;
+  for (auto const& pass : passes()) {
+    names += std::string(pass.name) + ", ";
+    EXPECT_NE(passes_text().find(std::string(pass.description) + "\n"), std::string::npos) << pass.name;
+  }
+  EXPECT_EQ(names,
+            "vocabulary, pairs ahead, deferral, refinement, slots, messages, reductions, pairs, offload, weights, ");
+  for (Generator const* g : generators()) {
+    Program const compute = generate(g->name, {3, 9, 0});
+    int const stages = compute.num_stages;
+    EXPECT_EQ(apply_passes(compute, {}), complete(compute)) << g->name;
+    std::vector<int> const parts(static_cast<std::size_t>(stages), 2);
+    Sharding const sharding{.gather = Every::microbatch, .ahead = 1};
+    PassOptions options{.weight_deferral_limit = 2,
+                        .parts = parts,
+                        .slot_lookahead = 1,
+                        .resident = 2,
+                        .weights = sharding,
+                        .execution = p3d::test::as_executed};
+    Program by_hand = compute;
+    defer_weight_gradients(by_hand, 2);
+    by_hand = complete(refine(by_hand, parts), 1, 1);
+    Program const resident = by_hand;
+    offload_activations(by_hand, 2, p3d::test::as_executed);
+    shard_weights(by_hand, sharding);
+    EXPECT_EQ(apply_passes(compute, options), by_hand) << g->name;
+    options.is_complete = true;
+    EXPECT_EQ(apply_passes(resident, options), by_hand) << g->name << ": later passes alone";
+
+    Program paired = compute;
+    exchange_pairs(paired);
+    paired = complete(paired);
+    close_pairs(paired);
+    EXPECT_EQ(apply_passes(compute, {.exchange_pairs = true, .close_pairs = true}), paired) << g->name;
+
+    VocabularyTimes times;
+    times.stages.assign(static_cast<std::size_t>(stages), {});
+    Program divided = compute;
+    divide_vocabulary(divided, times, VocabularyOrder::backwards_first, 1, true);
+    PassOptions const division{.vocabulary = VocabularyDivision{times, VocabularyOrder::backwards_first, true}};
+    EXPECT_EQ(apply_passes(compute, division), complete(divided)) << g->name;
+  }
 }
 
 TEST(Passes, a_stage_is_cut_into_parts_that_follow_each_other) {
