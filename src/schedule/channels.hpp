@@ -38,9 +38,11 @@ struct Deadlines {
 };
 Deadlines receive_deadlines(Program const& program, Channels const& channels, ExpectedTimes const& expected);
 
+/// A number of a rank, stage, slot or microbatch as an index.
+constexpr std::size_t at(int i) { return static_cast<std::size_t>(i); }
+/// The index of a (stage, microbatch).
 inline std::size_t cell(Program const& program, int stage, int microbatch) {
-  return static_cast<std::size_t>(stage) * static_cast<std::size_t>(program.num_microbatches) +
-         static_cast<std::size_t>(microbatch);
+  return at(stage) * at(program.num_microbatches) + at(microbatch);
 }
 
 /// The passes index by stage and microbatch: throws base::Error unless every action is in range and on its stage's

@@ -6,6 +6,8 @@
 
 #include <p3d/schedule/graph.hpp>
 
+#include "channels.hpp"
+
 #include <p3d/base/error.hpp>
 #include <p3d/schedule/offload.hpp>
 
@@ -17,7 +19,6 @@ namespace p3d::schedule {
 
 namespace {
 constexpr std::uint32_t no_event = std::numeric_limits<std::uint32_t>::max();
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 }  // namespace
 
 class GraphBuilder {

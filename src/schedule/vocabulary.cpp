@@ -17,7 +17,6 @@ namespace p3d::schedule {
 namespace {
 
 constexpr double never = std::numeric_limits<double>::infinity();
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 /// Of one rank: its actions by kind, in their order, and how many of each are done.
 struct RankQueues {

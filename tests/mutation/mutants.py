@@ -70,8 +70,8 @@ PARALLEL = [
 SCHEDULE = [
     ("pairs.cpp", "m.stage == a.stage && m.microbatch == a.microbatch", "m.stage != a.stage", "unit_schedule_pairs"),
     ("pairs.cpp", "std::swap(actions[i], actions[i + 1]);", "", "unit_schedule_pairs"),
-    ("weights.cpp", "if (reads_weights(a.op) && !has(s.present, a.version)) return absent(index, a, s);", "",
-     "unit_schedule_weights"),
+    ("weights.cpp", "if ((reads_weights(a.op) || drops_weights(a.op)) && !there) return absent(a.stage, a.version);",
+     "", "unit_schedule_weights"),
     ("weights.cpp", "if (a.version != s.newest + 1)", "if (a.version > s.newest + 1)", "unit_schedule_weights"),
     ("weights.cpp", "if (version >= 0 && version != a.version)", "if (false)", "unit_schedule_weights"),
     ("generators/1f1b.cpp", "std::min(num_ranks - 1 - stage, num_microbatches)",

@@ -28,10 +28,6 @@ enum class WeightHome : std::uint8_t { resident, sharded, offloaded };
 /// By stage.
 std::vector<WeightHome> weight_homes(Program const& program);
 
-/// Of each action of a rank: whether a <stage>STEP leaves the version before it in place, because a later action names
-/// it.
-std::vector<bool> keeps_older_versions(Program const& program, int rank);
-
 /// The most bytes of whole weights that each rank has at a time, of stages with these bytes of weights.
 std::vector<double> peak_weight_bytes(Program const& program, std::vector<double> const& stage_bytes);
 
