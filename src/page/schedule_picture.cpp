@@ -24,14 +24,14 @@ using namespace schedule;
 constexpr double plot_left = 66, plot_width = 1120, notes_width = 170, margin = 14;
 constexpr double row_height = 26, row_gap = 5;
 constexpr double longest_drawn = 1.6;  ///< times the median of several timelines
-constexpr int most_rows = 64;          ///< of a panel; more ranks than that are drawn as the first and last ones
+constexpr int most_rows = 64;          ///< rows of a panel; of more ranks the first and the last ones are drawn
 
 struct Look {
   Category category;
   char const* fill;
   char const* text;
-  char const* stroke;  ///< of the pattern; "" for none
-  char const* path;    ///< of the pattern, in a tile of 6 x 6
+  char const* stroke;  ///< colour of the pattern; "" for none
+  char const* path;    ///< lines of the pattern, in a tile of 6 x 6
 };
 constexpr Look looks[]{
     {Category::forward, "#cbe4f9", "#000000", "", ""},
@@ -123,7 +123,7 @@ private:
         fill, framed ? " stroke=\"#333333\" stroke-width=\"0.5\"" : "");
   }
 
-  /// Which categories and how many chunks there are.
+  /// Draws the categories and the chunks that there are.
   void legend(std::vector<Timeline> const& timelines) {
     bool seen[std::size(looks)]{}, messages = false;
     for (TimelineRows const& t : sorted_)
@@ -197,7 +197,7 @@ private:
     y_ += 12;
   }
 
-  /// Where the ranks would end if none of them waited.
+  /// Marks the time at which the ranks would end if none of them waited.
   void foot(Timeline const& timeline, TimelineRows const& sorted, double top) {
     double busy = 0;
     for (RankTimes const& t : rank_times(timeline))
@@ -270,7 +270,7 @@ private:
   double span_ = 0;
   std::string unit_;
   double factor_ = 1;
-  double y_ = 0;  ///< where the next thing begins
+  double y_ = 0;  ///< height at which the next thing begins
   std::string body_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a timeline says in numbers, and its Chrome trace form.
+// The numbers of a timeline, and its Chrome trace form.
 
 #include <p3d/schedule/timeline_rows.hpp>
 
@@ -52,7 +52,7 @@ double bubble_share(Timeline const& timeline) {
 
 namespace {
 
-/// What a rank needs from one action to the next is no wait.
+/// A shorter time between two actions is what the rank needs to go on, and no wait.
 constexpr double shortest_gap = 5e-6;
 
 /// Writes the events of one pipeline as those of process `pid`, times from `origin` on.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// When each action of a program ran (measured) or would run (simulated), and its form as a trace. The simulator and the
-// executor's recorder both fill this form, so a prediction and a measurement are drawn by the same function.
+// The times at which the actions of a program ran (measured) or would run (simulated), and their form as a trace. The
+// simulator and the executor's recorder both fill this form, so a prediction and a measurement are drawn by the same
+// function.
 
 #include <p3d/schedule/action.hpp>
 
@@ -19,7 +20,7 @@ struct TimelineEvent {
   double start = 0;  ///< seconds
   double end = 0;
   bool waits = false;  ///< the rank waits for this message (or, at STEP, for the other ranks)
-  int step = -1;       ///< of the training run; -1: not said
+  int step = -1;       ///< step of the training run; -1: not said
   bool operator==(TimelineEvent const&) const = default;
 };
 
@@ -39,7 +40,7 @@ struct Timeline {
 /// Draws timelines below one another, under a title, as SVG (room page, which is no part of libp3d).
 using DrawTimelines = std::function<std::string(std::vector<Timeline> const& timelines, std::string const& title)>;
 
-/// What a rank did with the time from the first start to the last end of all ranks.
+/// The uses that a rank made of the time from the first start to the last end of all ranks.
 struct RankTimes {
   double compute = 0;  ///< F, B, I and W
   double other = 0;    ///< reductions, the optimizer step, messages

@@ -11,13 +11,13 @@ namespace p3d::schedule {
 
 struct TimelineRows {
   explicit TimelineRows(Timeline const& timeline);
-  std::vector<std::vector<TimelineEvent>> rows;  ///< by rank, in order of time
-  double begin = 0, end = 0;                     ///< of all events
+  std::vector<std::vector<TimelineEvent>> rows;  ///< events of each rank, in order of time
+  double begin = 0, end = 0;                     ///< times of the first start and the last end of all events
   double compute_begin = std::numeric_limits<double>::infinity();
   double compute_end = -std::numeric_limits<double>::infinity();
 };
 
-/// What a person tells apart.
+/// The kinds of time that a person tells apart.
 enum class Category { forward, backward, input, weight, head, head_backward, other, wait };
 constexpr Category category_of(Op op) {
   return op == Op::forward                                   ? Category::forward
