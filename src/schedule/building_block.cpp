@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// Schedules in a V from a building block: the times of the six actions of one microbatch on each rank, which every
+// microbatch repeats `period` later. The search tries all blocks and takes one whose activations live the shortest;
+// then the repeated blocks are squeezed into lists without gaps. Example: with offsets of 2 down and 1 up, F of the
+// first stage begins 2 later on each rank, and F of the second one 1 earlier.
+
 #include "building_block.hpp"
 
 #include "generators/common.hpp"
@@ -25,8 +30,8 @@ constexpr Op op_of(Kind k) {
   return is_forward(k) ? Op::forward : is_weight(k) ? Op::backward_weight : Op::backward_input;
 }
 
-using Times = std::array<int, 6>;  ///< by kind: its time for microbatch 0
-using Block = std::vector<Times>;  ///< by rank
+using Times = std::array<int, 6>;  ///< time of each kind of action for microbatch 0
+using Block = std::vector<Times>;  ///< times on each rank
 
 /// Live microbatches of both stages in the repeated pattern, at its worst time.
 int peak(Times const& t) {
@@ -184,8 +189,8 @@ private:
   bool reorder_;
   int p_, m_;
   int memory_ = 0;
-  std::vector<Counts> done_;  ///< by rank and kind: microbatches done
-  std::vector<int> live_;     ///< by rank: between forward and weight part
+  std::vector<Counts> done_;  ///< microbatches done of each rank and kind
+  std::vector<int> live_;     ///< microbatches of each rank between forward and weight part
 };
 
 }  // namespace

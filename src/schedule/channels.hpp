@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// When the actions of a program are expected to run, and by when each receive of its channels (graph.hpp) has to be
-// posted.
+// The times at which the actions of a program are expected to run, and the latest places at which the receives of its
+// channels (graph.hpp) have to be posted.
 
 #include <p3d/schedule/graph.hpp>
 
@@ -11,8 +11,8 @@
 
 namespace p3d::schedule {
 
-/// When the actions of a compute-only program run if F, I and W take one unit of time each, B two and messages none.
-/// What cannot be run is never.
+/// The times of the actions of a compute-only program if F, I and W take one unit of time each, B two and messages
+/// none. An action that cannot run has the time `never`.
 class ExpectedTimes {
 public:
   static constexpr int never = std::numeric_limits<int>::max();
@@ -23,12 +23,12 @@ public:
 
 private:
   Program const& program_;
-  std::vector<int> forward_, backward_;  ///< by cell: the end of F, and of B or I
-  std::vector<std::vector<int>> start_;  ///< by rank, of the actions that can be run
+  std::vector<int> forward_, backward_;  ///< the end of F of each cell, and of B or I
+  std::vector<std::vector<int>> start_;  ///< starts of the actions of each rank that can run
 };
 
-/// Where each receive of a compute-only program has to be posted at the latest, as a position in the list of the
-/// receiving rank: before the action of that index. It is posted before its use; in the order of the sends of its
+/// The latest position of each receive of a compute-only program in the list of the receiving rank: before the action
+/// of that index. A receive is posted before its use; in the order of the sends of its
 /// channel (a send follows its F, or its B or I, directly); and, an activation, before the channel's next send is
 /// expected. So no send waits for the one before it if the ranks run as expected, and no ranks wait in a circle,
 /// however they run. Indexed [stage * num_microbatches + microbatch]; -1: no message.

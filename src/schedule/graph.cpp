@@ -149,7 +149,7 @@ private:
 
   /// A receive into a slot that is still copied out is put off, or the rank waits for the copy.
   Tie copy_before_receive() const { return execution_.waits_inside ? Tie::needs : Tie::delays; }
-  /// Whoever takes a slot waits for what still leaves it.
+  /// An action that takes a slot waits for what still leaves it.
   void take(Action const& a, Tie how_for_copies) {
     SlotEvents& s = slot(a);
     need_sent(s);
@@ -158,7 +158,7 @@ private:
     s = {};
     s.copy_out = copy_out;
   }
-  /// Whoever reads slots waits for what was copied back into them: its own, and those of its row.
+  /// An action that reads slots waits for what was copied back into them: its own, and those of its row.
   void need_reloaded(Action const& a) {
     if (copies_back_.empty()) return;
     auto const need_copy = [&](int stage) {
@@ -243,7 +243,7 @@ private:
   }
   void give(Exchange e, int microbatch) { tie(Tie::gives, exchange(e, microbatch)); }
 
-  /// Or no event, where there is none of that number.
+  /// The event of a message, or no event, where there is none of that number.
   std::uint32_t message(int channel, int number) const {
     auto const first = graph_.first_message_[at(channel)], end = graph_.first_message_[at(channel) + 1];
     return number < 0 || static_cast<std::uint32_t>(number) >= end - first ? no_event
@@ -259,14 +259,14 @@ private:
   Execution execution_;
   bool training_;
   Graph graph_;
-  std::vector<int> sent_, received_;        ///< by channel
-  std::vector<std::vector<int>> outgoing_;  ///< by rank: channels
-  // Of the rank that is walked:
+  std::vector<int> sent_, received_;        ///< messages of each channel so far
+  std::vector<std::vector<int>> outgoing_;  ///< channels by which each rank sends
+  // The walk through the list of one rank:
   int rank_ = 0;
   std::size_t index_ = 0;
-  std::vector<std::vector<SlotEvents>> slots_;                ///< by stage
-  std::map<std::pair<int, int>, std::uint32_t> copies_back_;  ///< by (stage, microbatch): the last one
-  std::vector<bool> gradients_move_;  ///< by action (moves_gradients); empty: nothing has moved yet
+  std::vector<std::vector<SlotEvents>> slots_;                ///< last events of the slots of each stage
+  std::map<std::pair<int, int>, std::uint32_t> copies_back_;  ///< the last copy back of a (stage, microbatch)
+  std::vector<bool> gradients_move_;  ///< moves_gradients() of the rank; empty: nothing has moved yet
 };
 
 std::span<Edge const> Graph::edges(int rank) const {

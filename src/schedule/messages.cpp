@@ -12,7 +12,7 @@
 namespace p3d::schedule {
 namespace {
 
-/// By cell: the first position at which a receive may be posted without a slot in use being touched.
+/// The first position of each cell at which a receive may be posted without a slot in use being touched.
 struct Earliest {
   std::vector<int> activation;  ///< after the last action of the slot's previous user
   std::vector<int> gradient;    ///< after the forward that took the slot
@@ -80,7 +80,7 @@ void add_messages(Program& program, int receives_ahead, int gradients_ahead) {
   ExpectedTimes const expected(program);
   Deadlines const deadline = receive_deadlines(program, channels, expected);
 
-  // Where each rank posts which receives. Walking the senders in order keeps the order of every channel.
+  // The receives of each rank, with their positions. Walking the senders in order keeps the order of every channel.
   struct Receive {
     int position;
     Action action;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The offload pass. All of it is about one rank at a time: where each stage's microbatches are used, which of the times
-// between are long enough to be away, and when slots are taken for what comes back.
+// The offload pass. It works on one rank at a time: it finds where each stage's microbatches are used, between which
+// uses a microbatch is offloaded, and when it takes a slot again. Example: with two resident microbatches
+// "0F0 0F1 0F2 0B0" gets 0OFFLOAD_F0 behind 0F0 and 0RELOAD_F0 before 0B0, as two others are used between these.
 
 #include <p3d/schedule/offload.hpp>
 
@@ -29,23 +30,23 @@ struct Use {
 };
 
 /// A microbatch in one slot, from before action `take` until after action `end`.
-struct Stay {
+struct Residency {
   int microbatch = 0;
   int first = 0, end = 0;
   int last_use = 0;  ///< in the list of uses
-  int earliest = 0;  ///< where its slot may be taken
+  int earliest = 0;  ///< action before which the slot may be taken at the earliest
   int take = 0;
   int slot = 0;
   bool returns = false;  ///< begins with RELOAD_F
   bool leaves = false;   ///< ends with OFFLOAD_F
 };
 
-/// Of one stage; empty where nothing is offloaded.
-struct StageStays {
-  std::vector<Stay> all;
-  std::vector<std::vector<std::size_t>> of;  ///< by microbatch, in order
-  /// The one in which an action of a microbatch falls.
-  Stay& at(int microbatch, int action) {
+/// The residencies of one stage; empty where nothing is offloaded.
+struct StageResidencies {
+  std::vector<Residency> all;
+  std::vector<std::vector<std::size_t>> of;  ///< residencies of each microbatch, in order
+  /// The residency of a microbatch that contains an action.
+  Residency& at(int microbatch, int action) {
     auto const& list = of[static_cast<std::size_t>(microbatch)];
     for (std::size_t k : list)
       if (action <= all[k].end) return all[k];
@@ -61,18 +62,19 @@ public:
         resident_(resident),
         defers_(defers),
         channels_(channels),
-        stays_(static_cast<std::size_t>(program.num_stages)) {}
+        residencies_(static_cast<std::size_t>(program.num_stages)) {}
 
   /// The new list; sets num_slots of the rank's stages. False: nothing is offloaded.
   bool run(std::vector<Action>& out, std::vector<int>& num_slots) {
-    find_stays();
+    find_residencies();
     place_receives();
     bool any = false;
-    for (std::size_t s = 0; s < stays_.size(); ++s) {
-      if (stays_[s].all.empty()) continue;
-      keep_what_is_wanted_early(stays_[s]);
-      any = any || std::any_of(stays_[s].all.begin(), stays_[s].all.end(), [](Stay const& x) { return x.leaves; });
-      num_slots[s] = assign(stays_[s]);
+    for (std::size_t s = 0; s < residencies_.size(); ++s) {
+      if (residencies_[s].all.empty()) continue;
+      keep_what_is_wanted_early(residencies_[s]);
+      any = any || std::any_of(residencies_[s].all.begin(), residencies_[s].all.end(),
+                               [](Residency const& x) { return x.leaves; });
+      num_slots[s] = assign(residencies_[s]);
     }
     if (any) write(out);
     return any;
@@ -81,10 +83,10 @@ public:
 private:
   int size() const { return static_cast<int>(actions_.size()); }
   Action const& action(int i) const { return actions_[static_cast<std::size_t>(i)]; }
-  StageStays& stays(int stage) { return stays_[static_cast<std::size_t>(stage)]; }
+  StageResidencies& residencies(int stage) { return residencies_[static_cast<std::size_t>(stage)]; }
 
-  void find_stays() {
-    std::vector<std::vector<Use>> uses(stays_.size());
+  void find_residencies() {
+    std::vector<std::vector<Use>> uses(residencies_.size());
     for (int i = 0; i < size(); ++i) {
       Action const& a = action(i);
       P3D_REQUIRE(!moves_activations(a.op), "activations are offloaded once");
@@ -98,33 +100,33 @@ private:
       for_slots_in_use(program_, a, touch);
     }
     for (std::size_t s = 0; s < uses.size(); ++s)
-      if (program_.num_slots[s] > resident_[s]) divide(uses[s], resident_[s], stays_[s]);
+      if (program_.num_slots[s] > resident_[s]) divide(uses[s], resident_[s], residencies_[s]);
   }
 
-  /// Away is who is not among the next `resident` to be used.
-  void divide(std::vector<Use> const& uses, int resident, StageStays& stage) const {
+  /// A microbatch is offloaded while it is not among the next `resident` to be used.
+  void divide(std::vector<Use> const& uses, int resident, StageResidencies& stage) const {
     stage.of.resize(static_cast<std::size_t>(program_.num_microbatches));
     for (int k = 0; k < static_cast<int>(uses.size()); ++k) {
       Use const& use = uses[static_cast<std::size_t>(k)];
       auto& list = stage.of[static_cast<std::size_t>(use.microbatch)];
       if (!list.empty() && k - stage.all[list.back()].last_use <= resident) {
-        auto& stay = stage.all[list.back()];
-        std::tie(stay.end, stay.last_use) = std::pair(use.last, k);
+        auto& residency = stage.all[list.back()];
+        std::tie(residency.end, residency.last_use) = std::pair(use.last, k);
         continue;
       }
-      Stay stay{use.microbatch, use.first, use.last, k};
-      if (k >= resident) stay.earliest = uses[static_cast<std::size_t>(k - resident)].last + 1;
-      stay.returns = !list.empty();
-      if (!stay.returns && !defers_ && k > 0) stay.earliest = uses[static_cast<std::size_t>(k - 1)].last + 1;
-      if (stay.returns) stage.all[list.back()].leaves = true;
+      Residency residency{use.microbatch, use.first, use.last, k};
+      if (k >= resident) residency.earliest = uses[static_cast<std::size_t>(k - resident)].last + 1;
+      residency.returns = !list.empty();
+      if (!residency.returns && !defers_ && k > 0) residency.earliest = uses[static_cast<std::size_t>(k - 1)].last + 1;
+      if (residency.returns) stage.all[list.back()].leaves = true;
       list.push_back(stage.all.size());
-      stage.all.push_back(stay);
+      stage.all.push_back(residency);
     }
   }
 
-  /// Where each receive is posted: not before its slot is taken, but before its use and in the order of its channel.
+  /// Finds the place of each receive: not before its slot is taken, but before its use and in the order of its channel.
   void place_receives() {
-    std::map<std::pair<int, int>, int> forward, backward;  // by (stage, microbatch): F; B or I
+    std::map<std::pair<int, int>, int> forward, backward;  // F, and B or I, of a (stage, microbatch)
     for (int i = 0; i < size(); ++i) {
       Action const& a = action(i);
       if (a.op == Op::forward) forward[{a.stage, a.microbatch}] = i;
@@ -146,58 +148,59 @@ private:
       auto& earliest = after[static_cast<std::size_t>(channels_.of(a))];
       int const limit = latest[static_cast<std::size_t>(i)];
       earliest = std::max(earliest, i);
-      if (!stays(a.stage).all.empty()) {
+      if (!residencies(a.stage).all.empty()) {
         int const use = (a.op == Op::recv_activation ? forward : backward).at({a.stage, a.microbatch});
-        auto& stay = stays(a.stage).at(a.microbatch, use);
-        earliest = std::min(std::max(earliest, stay.earliest), limit);
-        stay.earliest = std::min(stay.earliest, earliest);
-        if (a.op == Op::recv_activation) stay.first = std::min(stay.first, earliest);
+        auto& residency = residencies(a.stage).at(a.microbatch, use);
+        earliest = std::min(std::max(earliest, residency.earliest), limit);
+        residency.earliest = std::min(residency.earliest, earliest);
+        if (a.op == Op::recv_activation) residency.first = std::min(residency.first, earliest);
       }
       earliest = std::min(earliest, limit);
       receives_[static_cast<std::size_t>(earliest)].push_back(i);
     }
   }
 
-  /// What must come back before it is gone stays.
-  static void keep_what_is_wanted_early(StageStays& stage) {
+  /// A microbatch that must come back before it has left remains in its slot.
+  static void keep_what_is_wanted_early(StageResidencies& stage) {
     for (auto& list : stage.of)
       for (std::size_t n = 1; n < list.size();) {
         auto& before = stage.all[list[n - 1]];
-        auto& stay = stage.all[list[n]];
-        if (stay.earliest > before.end) {
+        auto& residency = stage.all[list[n]];
+        if (residency.earliest > before.end) {
           ++n;
           continue;
         }
-        before.end = stay.end;
-        before.leaves = stay.leaves;
-        stay.microbatch = -1;
+        before.end = residency.end;
+        before.leaves = residency.leaves;
+        residency.microbatch = -1;
         list.erase(list.begin() + static_cast<std::ptrdiff_t>(n));
       }
   }
 
-  /// As few slots as there are stays at a time, in turns: what waited in a slot is written before it is taken again.
-  static int assign(StageStays& stage) {
-    std::vector<Stay*> order;
-    for (auto& stay : stage.all) {
-      if (stay.microbatch < 0) continue;
-      stay.take = stay.returns ? stay.earliest : stay.first;
-      order.push_back(&stay);
+  /// Gives the residencies as few slots as there are of them at a time, in turns: so a slot has been written out before
+  /// it is taken again.
+  static int assign(StageResidencies& stage) {
+    std::vector<Residency*> order;
+    for (auto& residency : stage.all) {
+      if (residency.microbatch < 0) continue;
+      residency.take = residency.returns ? residency.earliest : residency.first;
+      order.push_back(&residency);
     }
     std::stable_sort(order.begin(), order.end(), [](auto const* a, auto const* b) { return a->take < b->take; });
     std::size_t count = 0;
     std::priority_queue<int, std::vector<int>, std::greater<>> ends;
-    for (auto const* stay : order) {
-      while (!ends.empty() && ends.top() < stay->take) ends.pop();
-      ends.push(stay->end);
+    for (auto const* residency : order) {
+      while (!ends.empty() && ends.top() < residency->take) ends.pop();
+      ends.push(residency->end);
       count = std::max(count, ends.size());
     }
     using Last = std::pair<int, int>;  // (last action, slot)
     std::priority_queue<Last, std::vector<Last>, std::greater<>> slots;
     for (std::size_t k = 0; k < count; ++k) slots.emplace(-1, static_cast<int>(k));
-    for (auto* stay : order) {
-      stay->slot = slots.top().second;
+    for (auto* residency : order) {
+      residency->slot = slots.top().second;
       slots.pop();
-      slots.emplace(stay->end, stay->slot);
+      slots.emplace(residency->end, residency->slot);
     }
     return static_cast<int>(count);
   }
@@ -206,20 +209,21 @@ private:
     std::vector<std::vector<Action>> before(actions_.size()), after(actions_.size());
     std::vector<std::pair<int, Action>> reloads;  // with the place of the first use
     for (int s = program_.num_stages; s-- > 0;)
-      for (auto const& stay : stays(s).all) {
-        if (stay.microbatch < 0) continue;
-        Action const move{Op::offload_activations, s, stay.microbatch, stay.slot};
-        if (stay.leaves) after[static_cast<std::size_t>(stay.end)].push_back(move);
-        if (stay.returns) reloads.emplace_back(stay.first, move);
+      for (auto const& residency : residencies(s).all) {
+        if (residency.microbatch < 0) continue;
+        Action const move{Op::offload_activations, s, residency.microbatch, residency.slot};
+        if (residency.leaves) after[static_cast<std::size_t>(residency.end)].push_back(move);
+        if (residency.returns) reloads.emplace_back(residency.first, move);
       }
-    // What is used first is read first.
+    // The microbatch that is used first is read first.
     std::stable_sort(reloads.begin(), reloads.end(), [](auto const& a, auto const& b) { return a.first < b.first; });
     for (auto& [first, a] : reloads) {
       a.op = Op::reload_activations;
-      before[static_cast<std::size_t>(stays(a.stage).at(a.microbatch, first).take)].push_back(a);
+      before[static_cast<std::size_t>(residencies(a.stage).at(a.microbatch, first).take)].push_back(a);
     }
     auto const with_slot = [&](Action a, int i) {
-      if (a.microbatch >= 0 && !stays(a.stage).all.empty()) a.slot = stays(a.stage).at(a.microbatch, i).slot;
+      if (a.microbatch >= 0 && !residencies(a.stage).all.empty())
+        a.slot = residencies(a.stage).at(a.microbatch, i).slot;
       return a;
     };
     out.clear();
@@ -234,11 +238,11 @@ private:
 
   Program const& program_;
   std::vector<Action> const& actions_;
-  std::vector<int> const& resident_;  ///< by stage
+  std::vector<int> const& resident_;  ///< microbatches of each stage that remain in slots
   bool defers_;
   Channels const& channels_;
-  std::vector<StageStays> stays_;           ///< by stage
-  std::vector<std::vector<int>> receives_;  ///< by place: the receives that are posted there
+  std::vector<StageResidencies> residencies_;  ///< residencies of each stage
+  std::vector<std::vector<int>> receives_;     ///< receives that are posted at each place
 };
 
 /// False: nothing is offloaded.

@@ -70,7 +70,7 @@ private:
   }
 
   Graph graph_;
-  std::vector<int> given_;  ///< by event: actions in openings that give it
+  std::vector<int> given_;  ///< number of actions in openings that give each event
   std::vector<std::size_t> ends_;
 };
 

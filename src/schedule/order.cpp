@@ -186,7 +186,7 @@ private:
     vocabulary_done(a.op) = m + 1;
     return true;
   }
-  /// What a stage's action takes from the ranks: F of the first stage, B or I of the last.
+  /// F of the first stage, and B or I of the last one, read what all ranks have made of the microbatch.
   bool takes_over(Action const& a) {
     if (!program_.divides_vocabulary) return true;
     if (a.op == Op::forward && a.stage == 0 && vocabulary_done(Op::embed_forward) <= a.microbatch)
@@ -196,7 +196,7 @@ private:
       return error("runs before the rank's part of its gradient, T{}", a.microbatch);
     return true;
   }
-  /// What it gives them: F of the last stage, B or I of the first.
+  /// F of the last stage, and B or I of the first one, fill a buffer that all ranks read.
   bool hands_over(Action const& a) {
     if (!program_.divides_vocabulary) return true;
     if (a.op == Op::forward && a.stage + 1 == program_.num_stages &&
@@ -225,14 +225,14 @@ private:
 
   Program const& program_;
   bool training_;
-  std::vector<std::vector<int>> owner_;  ///< by stage and slot: the microbatch that has it, -1: none
-  std::vector<int> unfinished_;          ///< by stage: gradients of a microbatch that are still to be added
-  std::vector<unsigned char> done_;      ///< by cell: bits of the actions that ran
-  std::vector<bool> offloaded_;          ///< by cell
-  // Of the rank that is followed:
+  std::vector<std::vector<int>> owner_;  ///< the microbatch that has each slot of each stage, -1: none
+  std::vector<int> unfinished_;          ///< gradients of microbatches that are still to be added, of each stage
+  std::vector<unsigned char> done_;      ///< bits of the actions of each cell that ran
+  std::vector<bool> offloaded_;          ///< cells whose activations are offloaded
+  // The rank that is followed:
   int rank_ = 0, index_ = 0;
   int unreduced_ = 0;                     ///< stages
-  std::array<int, 4> vocabulary_done_{};  ///< of E, S, T, G: how many
+  std::array<int, 4> vocabulary_done_{};  ///< number of E, S, T, G that ran
   std::vector<Violation> found_;
 };
 

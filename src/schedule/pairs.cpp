@@ -30,7 +30,7 @@ void close_pairs(Program& program) {
         out.push_back(a);
         continue;
       }
-      // What needs the forward stays behind it, and receives keep their order.
+      // Messages that need the forward remain behind it, and receives keep their order.
       std::vector<Action> behind;
       bool first = true;
       for (auto k = i + 1; k < next; ++k) {

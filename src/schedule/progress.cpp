@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The validator's last part: messages whose ends belong together, and progress. Every event of the graph happens once
-// and stays, so the order in which ranks run changes nothing, and each rank may run until it needs what has not
-// happened yet: each edge is walked once, and once more each time what its action needs has happened.
+// and nothing takes it back. So the order in which ranks run changes nothing, and each rank may run until it needs what
+// has not happened yet: each edge is walked once, and once more each time what its action needs has happened.
 
 #include "validator.hpp"
 
@@ -94,7 +94,7 @@ private:
     }
   }
 
-  /// What every rank that is not at its end is blocked on.
+  /// Names the event that blocks each rank which is not at its end.
   void deadlock() {
     for (int rank = 0; rank < program_.num_ranks && found_.size() < max_violations; ++rank) {
       std::uint32_t const event = waits_for_[static_cast<std::size_t>(rank)];
@@ -123,9 +123,9 @@ private:
 
   Program const& program_;
   Graph const& graph_;
-  std::vector<int> lacking_;              ///< by event: givers that have not given it
-  std::vector<std::size_t> next_;         ///< by rank: its next edge
-  std::vector<std::uint32_t> waits_for_;  ///< by rank: an event
+  std::vector<int> lacking_;              ///< givers of each event that have not given it
+  std::vector<std::size_t> next_;         ///< next edge of each rank
+  std::vector<std::uint32_t> waits_for_;  ///< event that each rank waits for
   std::vector<int> ready_;                ///< ranks
   std::vector<Violation> found_;
 };

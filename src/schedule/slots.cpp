@@ -15,8 +15,8 @@ namespace p3d::schedule {
 namespace {
 
 struct Lifetimes {
-  std::vector<int> begin;  ///< by cell: the slot is taken before this action of the rank, -1: never
-  std::vector<int> end;    ///< by cell: and free after this one
+  std::vector<int> begin;  ///< action of the rank before which the slot of each cell is taken, -1: never
+  std::vector<int> end;    ///< action after which that slot is free
 };
 
 Lifetimes lifetimes(Program const& program, int lookahead) {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The validator's first half: what can be seen without running.
+// The validator's first part: what can be seen without running. The sizes are sound, every action names what exists and
+// stands on its stage's rank, each is there exactly once, and messages connect stages on different ranks. Example: a
+// program without 1B0 is refused with "1B0 (or I and W) is missing".
 
 #include "channels.hpp"
 #include "validator.hpp"
@@ -160,7 +162,7 @@ private:
       error(rank, index, "is in slot {}, not in {}: slots are used in turn", a.slot, a.microbatch % slots);
   }
 
-  /// What the ranks exchange they exchange in the order of the microbatches.
+  /// The ranks exchange in the order of the microbatches.
   void vocabulary() {
     if (!program_.divides_vocabulary) return;
     std::vector<Op> kinds{Op::embed_forward, Op::head_forward, Op::head_backward};
@@ -230,13 +232,13 @@ private:
   Program const& program_;
   bool training_;
   std::vector<Violation> found_;
-  std::vector<unsigned char> seen_;  ///< by cell: which actions were met
+  std::vector<unsigned char> seen_;  ///< bits of the actions of each cell that were met
   struct Reductions {
     bool any = false;
     Op op = Op::reduce_gradients;
   };
-  std::vector<Reductions> reductions_;  ///< by stage: what was met
-  std::vector<int> steps_;              ///< by stage: its own updates
+  std::vector<Reductions> reductions_;  ///< reductions of each stage that were met
+  std::vector<int> steps_;              ///< updates of its own of each stage
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rank x step table.
+// The rank x step table, for people and for errors: every action takes one step, so that a row shows what its rank does
+// beside the others. Example: with two ranks and 1F1B the row of rank 1 begins with an empty cell, then 1F0 1B0.
 
 #include "channels.hpp"
 
@@ -31,7 +32,7 @@ public:
     run();
   }
 
-  std::vector<std::vector<int>> steps;  ///< by rank and action: its step, -1: not shown
+  std::vector<std::vector<int>> steps;  ///< step of each action of each rank, -1: not shown
   int count = 0;                        ///< steps in all
 
 private:
@@ -89,7 +90,7 @@ private:
 
   Program const& program_;
   int marked_rank_, marked_index_;
-  std::vector<int> forward_, backward_;  ///< by cell: the step after it
+  std::vector<int> forward_, backward_;  ///< the step after F of each cell, and after B or I
   std::vector<std::size_t> next_;
   std::vector<int> clock_;
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text form of a program.
+// The text form of a program, both ways. Reading is strict: a wrong word is refused with its line, what was expected
+// and how to mend it, and no size is believed before it was checked. Example: "rank 0: 0F0 0B0 0REDUCE STEP".
 
 #include <p3d/base/error.hpp>
 #include <p3d/schedule/query.hpp>

@@ -14,7 +14,7 @@ static_assert(static_cast<unsigned>(Op::recv_gradient) < 8, "one byte holds the 
 
 constexpr std::size_t max_violations = 100;
 
-/// What can be seen without running: everything in range, every action there exactly once, on its rank.
+/// Checks what can be seen without running: everything in range, every action there exactly once, on its rank.
 std::vector<Violation> check_structure(Program const& program, Pass pass);
 
 /// Follows the weights and the gradients of every stage of a program of sound structure (weights.hpp).

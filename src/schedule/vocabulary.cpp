@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// The pass that divides the vocabulary: a list scheduler. Each rank has a queue of actions of every kind, in the order
+// of the old program; again and again the action that could begin first, by the given times, is taken. Example: while
+// rank 1 waits for the output of microbatch 0, it may run E of microbatch 1.
+
 #include <p3d/schedule/vocabulary.hpp>
 
 #include "channels.hpp"
@@ -18,16 +22,16 @@ namespace {
 
 constexpr double never = std::numeric_limits<double>::infinity();
 
-/// Of one rank: its actions by kind, in their order, and how many of each are done.
+/// The actions of one rank by kind, in their order, and how many of each are done.
 struct RankQueues {
   enum Kind { forwards, inputs, weights, embeds, heads, head_gradients, embed_gradients, kinds };
   std::array<std::vector<Action>, kinds> actions;
   std::array<std::size_t, kinds> done{};
   int live = 0, most_live = 0;
-  double free = 0.0;  ///< from when on the rank is
+  double free = 0.0;  ///< the time from which on the rank is free
 };
 
-/// By rank: its T and G in the order in which it must execute them; empty: in any.
+/// T and G of each rank in the order in which it must execute them; empty: in any order.
 using GradientOrder = std::vector<std::vector<Op>>;
 
 class ListScheduler {
@@ -79,7 +83,7 @@ private:
     double begin;
     Q::Kind kind;
   };
-  /// What all ranks bring, or one gives to all, by microbatch.
+  /// An exchange of a microbatch: all ranks bring something, or one gives to all.
   struct Exchange {
     int count = 0;
     double time = 0.0;
@@ -111,7 +115,7 @@ private:
 
   double complete(Exchange const& e, int wanted) const { return e.count == wanted ? e.time + times_.exchange : never; }
 
-  /// When what an action reads is there; never: not known yet, or its buffer is in use.
+  /// The time at which what an action reads is there; never: not known yet, or its buffer is in use.
   double ready(int rank, Action const& a) const {
     auto const& q = ranks_[at(rank)];
     int const m = a.microbatch, last = program_.num_stages - 1, all = program_.num_ranks;
@@ -149,7 +153,7 @@ private:
     }
   }
 
-  /// What a rank would do next, after something that it could wait for.
+  /// Chooses anew what a rank would do next, after something that it could wait for.
   void renew(int rank) {
     auto& choice = choices_[at(rank)];
     if (choice) next_.erase({choice->begin, rank});
@@ -229,14 +233,14 @@ private:
   bool forwards_first_;
   GradientOrder gradients_;
   std::vector<RankQueues> ranks_;
-  std::vector<std::vector<int>> sums_;   ///< by stage: microbatches in the order in which B and W add to its gradients
-  std::vector<std::size_t> summed_;      ///< by stage: how many of them are done
-  std::vector<double> forward_, input_;  ///< by cell: the end of F, and of B or I
+  std::vector<std::vector<int>> sums_;   ///< microbatches in the order in which B and W add to each stage's gradients
+  std::vector<std::size_t> summed_;      ///< number of them that are done
+  std::vector<double> forward_, input_;  ///< the end of F of each cell, and of B or I
   std::vector<Exchange> sum_, output_, parts_, input_gradient_, gradient_;
-  std::vector<Exchange> taken_;                 ///< by G
-  std::vector<std::optional<Choice>> choices_;  ///< by rank
-  std::set<std::pair<double, int>> next_;       ///< when each rank could begin what it has chosen
-  bool all_changed_ = false;                    ///< what any rank could wait for
+  std::vector<Exchange> taken_;                 ///< gradients that G has taken
+  std::vector<std::optional<Choice>> choices_;  ///< choice of each rank
+  std::set<std::pair<double, int>> next_;       ///< times at which ranks could begin what they have chosen
+  bool all_changed_ = false;                    ///< something happened that any rank could wait for
 };
 
 /// T and G in the order that they have with times of which none is the model's: F and W take 1, the input part of a

@@ -11,8 +11,8 @@
 
 namespace p3d::schedule {
 
-/// What an action does. The text form of each is in action.cpp (F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B, ...). What
-/// the weight actions mean for a stage is said in weights.hpp.
+/// The kinds of actions. Their text forms are in action.cpp (F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B, ...).
+/// weights.hpp says what the weight actions mean for a stage.
 enum class Op : std::uint8_t {
   forward,                   ///< F: forward of one microbatch through one stage
   backward,                  ///< B: input and weight part together

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What every action of a program waits for, and what it gives: written once, in graph.cpp. The validator, the
-// simulator, the early start of a step and the trace walk this graph and have no such rules of their own.
+// The graph of needs: for every action of a program, what it waits for and what it gives. It is written once, in
+// graph.cpp. The validator, the simulator, the early start of a step and the trace walk this graph and have no such
+// rules of their own.
 //
 // An action follows the one before it in the list of its rank. Besides, it is tied to events: what is under way while
 // ranks go on. An event happens when all that give it have given it.
@@ -46,12 +47,12 @@ struct Channels {
   int of(Action const& action) const;
 
   std::vector<Channel> all;
-  std::vector<int> activation_out;  ///< by stage: the channel its output leaves by, -1: no message
-  std::vector<int> gradient_out;    ///< by stage: the channel its input's gradient leaves by, -1: no message
+  std::vector<int> activation_out;  ///< the channel by which each stage's output leaves, -1: no message
+  std::vector<int> gradient_out;    ///< the channel by which the gradient of each stage's input leaves, -1: none
 };
 
-/// What an action occupies while it lasts. A rank works on one compute action at a time, and on one copy at a time
-/// beside it; messages and exchanges go on beside both.
+/// The part of a rank that an action occupies while it lasts. A rank works on one compute action at a time, and on one
+/// copy at a time beside it; messages and exchanges go on beside both.
 enum class Lane : std::uint8_t { compute, link, copies };
 constexpr Lane lane_of(Op op) {
   return is_message(op) ? Lane::link : moves_activations(op) ? Lane::copies : Lane::compute;
@@ -62,7 +63,7 @@ enum class EventKind : std::uint8_t { message, exchange, copy };
 /// How an action is tied to an event. The edges of an action come in this order.
 enum class Tie : std::uint32_t {
   needs,   ///< the action begins after the event
-  delays,  ///< what the action gives is given after the event, but the rank goes on: a receive into a slot from which
+  delays,  ///< the action gives its own event after this one, but the rank goes on: a receive into a slot from which
            ///< activations are still copied (not with Execution::waits_inside)
   gives,   ///< the action gives the event, when its work is done
   ends     ///< the action ends after the event, which it gives: a blocking send
@@ -85,12 +86,12 @@ public:
   Program const& program() const { return *program_; }
   Channels const& channels() const { return channels_; }
 
-  /// Of action `index` of a rank; -1: what the rank gives before its first action.
+  /// The edges of action `index` of a rank. Index -1 has what the rank gives before its first action.
   std::span<Edge const> edges(int rank, std::ptrdiff_t index) const {
     std::size_t const node = first_node_[static_cast<std::size_t>(rank)] + static_cast<std::size_t>(index + 1);
     return {edges_.data() + first_edge_[node], edges_.data() + first_edge_[node + 1]};
   }
-  /// Of all actions of a rank, in their order.
+  /// The edges of all actions of a rank, in their order.
   std::span<Edge const> edges(int rank) const;
   /// The action of a rank that has the edge of that place among edges(rank).
   std::ptrdiff_t action_of(int rank, std::size_t edge) const;
@@ -99,7 +100,7 @@ public:
   EventKind kind(std::uint32_t event) const {
     return event < first_exchange_ ? EventKind::message : event < first_copy_ ? EventKind::exchange : EventKind::copy;
   }
-  /// How many actions give it (a rank's asking before its first action is one, too).
+  /// The number of actions that give an event (a rank's asking before its first action is one, too).
   int givers(std::uint32_t event) const {
     return event < first_exchange_ ? 2 : event < first_copy_ ? program_->num_ranks : 1;
   }
@@ -120,10 +121,10 @@ private:
 
   Program const* program_;
   Channels channels_;
-  std::vector<std::uint32_t> first_message_;  ///< by channel, and the end
+  std::vector<std::uint32_t> first_message_;  ///< first message of each channel, and the end
   std::uint32_t first_exchange_ = 0, first_copy_ = 0, num_events_ = 0;
-  std::vector<MessageEnds> ends_;          ///< by message
-  std::vector<std::size_t> first_node_;    ///< by rank: its node -1, and the end
+  std::vector<MessageEnds> ends_;          ///< the ends of each message
+  std::vector<std::size_t> first_node_;    ///< node -1 of each rank, and the end
   std::vector<std::uint32_t> first_edge_;  ///< by node, and the end
   std::vector<Edge> edges_;
 };

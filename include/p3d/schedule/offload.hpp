@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Where activations wait for their backward: in a slot, or offloaded, outside the memory that layers read.
+// Activations wait for their backward in a slot, or offloaded, outside the memory that layers read.
 //
 // The unit is what a slot keeps of one microbatch of one stage.
 //
@@ -10,10 +10,10 @@
 //   RELOAD_F   starts to copy them back, into any slot of the stage,   what reads them: B, I, W of the stage, and B, I
 //              behind a copy out of it that is still under way         of stages after it in a row on the rank
 //
-// Between F and B (or I), all that F saved is away, but not the buffers of messages: the output, unless it is the next
-// stage's input on the rank, and the gradient. A RELOAD_F before B or I therefore waits for no send. Later (between I
-// and W, or where stages before it in the row have yet to use the gradient) the whole slot is away, with the gradients
-// in it; a RELOAD_F then waits for the sends that still read its slot.
+// Between F and B (or I), all that F saved is offloaded, but not the buffers of messages: the output, unless it is the
+// next stage's input on the rank, and the gradient. A RELOAD_F before B or I therefore waits for no send. Later
+// (between I and W, or where stages before it in the row have yet to use the gradient) the whole slot is offloaded,
+// with the gradients in it; a RELOAD_F then waits for the sends that still read its slot.
 
 #include <p3d/schedule/schedule.hpp>
 
@@ -32,16 +32,16 @@ namespace p3d::schedule {
 /// it takes fewer slots, such a receive is posted just before its use.
 void offload_activations(Program& program, int resident, Execution execution = {});
 
-/// What a stage has offloaded.
+/// The most that a stage has offloaded.
 struct OffloadedActivations {
   int places = 0;               ///< microbatches at a time, at the most
   bool with_gradients = false;  ///< some of them after their B or I
   bool operator==(OffloadedActivations const&) const = default;
 };
-/// By stage.
+/// The most that each stage of a program has offloaded.
 std::vector<OffloadedActivations> offloaded_activations(Program const& program);
 
-/// Of each action of a rank: whether it is an OFFLOAD_F or RELOAD_F after its microbatch's B or I on the stage.
+/// Marks the actions of a rank that are an OFFLOAD_F or RELOAD_F after their microbatch's B or I on the stage.
 std::vector<bool> moves_gradients(Program const& program, int rank);
 
 }  // namespace p3d::schedule

@@ -32,12 +32,12 @@ struct PassOptions {
   std::optional<VocabularyDivision> vocabulary = {};  ///< the vocabulary is divided over the ranks
   bool exchange_pairs = false;                        ///< a forward goes before the backward beside it
   int weight_deferral_limit = 0;                      ///< weight parts that wait on the last stage; 0: none
-  std::vector<int> parts = {};                        ///< stages that each stage is cut into; empty: stages stay whole
+  std::vector<int> parts = {};                        ///< stages that each stage is cut into; empty: none is cut
   bool tied = false;                                  ///< Program::tied of the cut stages
-  int receives_ahead = 1;                             ///< of add_messages()
-  int slot_lookahead = 0;                             ///< of assign_slots()
+  int receives_ahead = 1;                             ///< argument of add_messages()
+  int slot_lookahead = 0;                             ///< argument of assign_slots()
   bool close_pairs = false;                           ///< forwards and backwards interleave
-  int resident = 0;                                   ///< microbatches of a stage that stay in slots; 0: all
+  int resident = 0;                                   ///< microbatches of a stage that remain in slots; 0: all
   std::optional<Sharding> weights = {};               ///< weights come and go
   Execution execution = {};                           ///< the program will run so
 };

@@ -12,7 +12,7 @@ namespace p3d::schedule {
 constexpr bool is_compute(Op op) { return op <= Op::backward_weight; }
 /// E, S, T or G: of a rank's part of the vocabulary, which lies with the rank's first stage.
 constexpr bool is_vocabulary(Op op) { return op >= Op::embed_forward; }
-/// What a rank computes.
+/// F, B, I, W, E, S, T or G: an action that a rank computes.
 constexpr bool computes(Op op) { return is_compute(op) || is_vocabulary(op); }
 /// SEND_F or SEND_B.
 constexpr bool is_send(Op op) { return op == Op::send_activation || op == Op::send_gradient; }
@@ -23,7 +23,7 @@ constexpr bool is_message(Op op) { return is_send(op) || is_recv(op); }
 constexpr bool makes_input_gradient(Op op) { return op == Op::backward || op == Op::backward_input; }
 /// B or W: adds the microbatch to the gradients of the stage's weights.
 constexpr bool makes_weight_gradient(Op op) { return op == Op::backward || op == Op::backward_weight; }
-/// T or G: adds it to those of the rank's part of the vocabulary.
+/// T or G: adds the microbatch to the gradients of the rank's part of the vocabulary.
 constexpr bool makes_vocabulary_gradient(Op op) { return op == Op::head_backward || op == Op::embed_backward; }
 
 /// OFFLOAD_F or RELOAD_F.
@@ -71,19 +71,19 @@ void for_shared_slots(Program const& program, Action const& a, Visit const& visi
   for (int s = a.stage; a.op == Op::forward && input_is_local(program, s); --s) visit(s - 1);
   for (int s = a.stage; makes_input_gradient(a.op) && output_is_local(program, s); ++s) visit(s + 1);
 }
-/// The same, and the stages before it in the row, one of whose outputs is the input that B and I read. None of them may
-/// be offloaded.
+/// The stages of for_shared_slots(), and the stages before the action's own in the row, one of whose outputs is the
+/// input that B and I read. None of them may be offloaded.
 template <class Visit>
 void for_slots_in_use(Program const& program, Action const& a, Visit const& visit) {
   for_shared_slots(program, a, visit);
   for (int s = a.stage; makes_input_gradient(a.op) && input_is_local(program, s); --s) visit(s - 1);
 }
-/// Whether two actions may take turns (Execution::pairs).
+/// True when two actions may interleave (Execution::pairs).
 constexpr bool can_pair(Action const& first, Action const& second) {
   return first.op == Op::forward && is_compute(second.op) && second.op != Op::forward &&
          first.microbatch != second.microbatch;
 }
-/// Whether action i of a rank and the one after it are a pair.
+/// True when action i of a rank and the one after it are a pair.
 inline bool begins_pair(std::vector<Action> const& actions, std::size_t i) {
   return i + 1 < actions.size() && can_pair(actions[i], actions[i + 1]);
 }

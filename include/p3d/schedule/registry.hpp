@@ -9,7 +9,7 @@
 
 namespace p3d::schedule {
 
-/// What a generator is asked for.
+/// The sizes that a generator is asked for.
 struct Shape {
   int num_ranks = 1;              ///< pipeline ranks
   int num_microbatches = 1;       ///< per step and data-parallel replica

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Generators, passes, validator and text form of pipeline schedules.
+// Generators, passes, validator and text form of pipeline schedules. A generator writes the compute actions of each
+// rank, passes complete them (passes.hpp has their list), and the validator proves that the program runs to its end.
+//
+// Example: complete(one_f_one_b(2, 3)) begins with 0F0@0 0SEND_F0@0 0RECV_B0@0 on rank 0, and validate() of it is
+// empty.
 
 #include <p3d/schedule/action.hpp>
 
@@ -39,8 +43,8 @@ Program refine(Program const& compute, std::vector<int> const& parts);
 /// better overlap.
 void assign_slots(Program& program, int lookahead = 0);
 
-/// By stage: the most microbatches that are between their I and the end of their W at a time, of those in slots from
-/// `first_slot` on. 0 where no backward is split. After assign_slots.
+/// The most microbatches of each stage that are between their I and the end of their W at a time, of those in slots
+/// from `first_slot` on. 0 where no backward is split. The program has its slots.
 std::vector<int> split_backwards_at_a_time(Program const& program, int first_slot = 0);
 
 /// Adds messages between stages on different ranks. Each receive of an activation is posted where its data should come
@@ -76,7 +80,7 @@ Program complete(Program compute, int receives_ahead = 1, int slot_lookahead = 0
 
 // --- validator -------------------------------------------------------------------------------------------------------
 
-/// What the executor really does, for the proof of progress. The rules, which the executor must keep:
+/// The way of the executor with messages, for the proof of progress. The rules, which the executor must keep:
 ///  * RECV_* posts a non-blocking receive into its slot and goes on; the F, B or I that reads it waits for it.
 ///  * A RECV_* whose slot is still written out by OFFLOAD_F is put off until that copy is done, and the rank goes on.
 ///    With `waits_inside` the rank waits for the copy: while it waits inside an action for a rank of its stage, nobody
@@ -90,7 +94,8 @@ Program complete(Program compute, int receives_ahead = 1, int slot_lookahead = 0
 ///  * Neighbouring stages on one rank use each other's slot: F and what follows the previous one's output, B and I the
 ///    gradient of the next one's input.
 ///  * STEP waits for everything outstanding.
-///  * With `pairs` the two of a pair wait for all that they read before either begins. Nothing lies between them that
+///  * With `pairs` the two of a pair wait for all that they read before either begins, and then interleave. Nothing
+///  lies between them that
 ///    another rank sees, so this is the same wait as that of the second one after the first.
 ///  * Messages of one (source rank, destination rank, kind) match in the order posted, whatever their stage.
 /// Without `waits_inside` the executor may also put off a RECV_F whose slot still sends and go on meanwhile, but posts
@@ -101,12 +106,13 @@ Program complete(Program compute, int receives_ahead = 1, int slot_lookahead = 0
 struct Execution {
   bool rendezvous = true;     ///< a send completes only when its receive is posted (false: eager)
   int sends_in_flight = 1;    ///< outstanding sends per (peer, kind) before the executor must wait; 0: blocking sends
-  bool pairs = false;         ///< an F and the B, I or W that directly follows it, of another microbatch, take turns
+  bool pairs = false;         ///< an F and the B, I or W that directly follows it, of another microbatch, interleave
   bool waits_inside = false;  ///< ranks of a stage wait for each other inside actions
   bool operator==(Execution const&) const = default;
 };
 
-/// What a program runs: a whole step, or forwards alone (evaluation, sampling), without backwards, reductions and STEP.
+/// The kinds of programs: a whole step, or forwards alone (evaluation, sampling), without backwards, reductions and
+/// STEP.
 enum class Pass : std::uint8_t { training, forward_only };
 
 /// An error of a program: which rank's which action (-1: none in particular), and why.

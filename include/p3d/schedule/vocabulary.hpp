@@ -35,13 +35,13 @@ struct StageTimes {
   double forward = 1, input = 1, weight = 1;
 };
 struct VocabularyTimes {
-  std::vector<StageTimes> stages;  ///< by stage
+  std::vector<StageTimes> stages;  ///< times of each stage
   double embed = 0;                ///< E, and G
   double head_forward = 1, head_backward = 2;
   double exchange = 0;  ///< from the end of an action to what waits for its result elsewhere
 };
 
-/// What a rank does first when it could do several things. S and T come before either.
+/// The actions that a rank prefers when it could do several things. S and T come before either.
 enum class VocabularyOrder { forwards_first, backwards_first };
 
 /// A pass over a compute-only program: adds E, S, T and G, and orders each rank's actions anew. The forwards of a rank

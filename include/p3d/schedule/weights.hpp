@@ -7,12 +7,12 @@
 // An action that reads weights needs its version whole in the memory that layers read:
 //
 //   a stage's home   versions there at the begin   how the newest version comes and goes
-//   resident         0                             it stays; OFFLOAD moves it away for a while, RELOAD back
+//   resident         0                             it remains; OFFLOAD moves it elsewhere for a while, RELOAD back
 //   sharded          none: ranks own parts of it   GATHER makes it whole, RELEASE gives that up
-//   offloaded        none: it lies elsewhere       RELOAD brings it, OFFLOAD takes it away
+//   offloaded        none: it lies elsewhere       RELOAD brings it, OFFLOAD moves it back
 //
 // The first weight action of a stage says which: GATHER sharded, RELOAD offloaded, any other (or none) resident.
-// <stage>STEP writes the newest version at home, in place of the one before; but one that is used later stays beside
+// <stage>STEP writes the newest version at home, in place of the one before; but one that is used later is kept beside
 // it, until RELEASE (weight stashing, Harlap et al., arXiv 1806.03377).
 
 #include <p3d/schedule/action.hpp>
@@ -25,13 +25,13 @@ namespace p3d::schedule {
 
 enum class WeightHome : std::uint8_t { resident, sharded, offloaded };
 
-/// By stage.
+/// The home of each stage's weights.
 std::vector<WeightHome> weight_homes(Program const& program);
 
 /// The most bytes of whole weights that each rank has at a time, of stages with these bytes of weights.
 std::vector<double> peak_weight_bytes(Program const& program, std::vector<double> const& stage_bytes);
 
-/// A step, or every microbatch anew.
+/// How often something travels: once a step, or for every microbatch anew.
 enum class Every : std::uint8_t { step, microbatch };
 
 /// How state that ranks own in parts travels.
@@ -40,7 +40,7 @@ struct Sharding {
   Every reduce = Every::step;  ///< gradients are summed: after the last of a stage, or after each B and W
   /// So many actions that read weights (of any stage of the rank) a GATHER goes ahead of its first reader.
   int ahead = 0;
-  /// Every stage becomes offloaded instead: RELOAD and OFFLOAD, and REDUCE stays. Ranks own all of their weights.
+  /// Every stage becomes offloaded instead: RELOAD and OFFLOAD, and REDUCE remains. Ranks own all of their weights.
   bool offloads = false;
 };
 
@@ -49,21 +49,22 @@ struct Sharding {
 /// readers of a stage in a row.
 void shard_weights(Program& program, Sharding const& sharding);
 
-/// When what is whole only for a while is there: from before one action of a rank's list until after another.
+/// An interval in which a buffer is there that is whole only for a while: from before one action of a rank's list until
+/// after another.
 struct LiveInterval {
   std::size_t begin = 0, end = 0;
 };
 /// True when something of `a` is there together with something of `b`, in the same list. Both are sorted and disjoint.
 bool meet(std::vector<LiveInterval> const& a, std::vector<LiveInterval> const& b);
-/// By stage: the intervals in which the weights of a stage that is not resident are whole (GATHER to RELEASE, RELOAD to
+/// The intervals of each stage that is not resident in which its weights are whole (GATHER to RELEASE, RELOAD to
 /// OFFLOAD).
 std::vector<std::vector<LiveInterval>> whole_weights(Program const& program);
-/// By stage: the intervals in which the gradients of its weights are whole, from what adds the first to REDUCE_SCATTER
-/// or REDUCE.
+/// The intervals of each stage in which the gradients of its weights are whole, from what adds the first to
+/// REDUCE_SCATTER or REDUCE.
 std::vector<std::vector<LiveInterval>> whole_gradients(Program const& program);
 
 /// A pass over a forward-only program with the stages of `training`: for every stage that is not resident there, what
-/// brings its weights and takes them away, once or for each use as in `training`. No two stages have whole weights
+/// brings its weights and drops them, once or for each use as in `training`. No two stages have whole weights
 /// together that have not in `training`, so the memory in which those lie is enough.
 void bring_weights(Program& program, Program const& training);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What generators share.
+// Helpers that generators share.
 
 #include <p3d/base/error.hpp>
 #include <p3d/schedule/registry.hpp>
@@ -10,7 +10,7 @@
 
 namespace p3d::schedule {
 
-/// Where the stages of a rank lie: a loop gives rank r the stages r, p + r, 2p + r, ...; a V turns round at the last
+/// The placement of stages on ranks: a loop gives rank r the stages r, p + r, 2p + r, ...; a V turns round at the last
 /// rank, so that rank 0 holds the first and the last of 2p stages.
 enum class Placement { loop, v };
 
