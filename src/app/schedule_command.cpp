@@ -79,8 +79,8 @@ public:
     auto const plan = plan::plan_pipeline(config_, rank_bytes(), execution());
     if (!plan.reason.empty()) std::cout << plan.reason << '\n';
     std::cout << header(plan) << schedule::to_table(plan.program, -1, -1, 32, 40);
-    write(options_.text, schedule::to_text(plan.program));
-    write(options_.csv, schedule::to_csv(plan.program));
+    if (!options_.text.empty()) write(options_.text, schedule::to_text(plan.program));
+    if (!options_.csv.empty()) write(options_.csv, schedule::to_csv(plan.program));
     if (!options_.svg.empty() || !options_.trace.empty()) pictures(plan);
     return 0;
   }
@@ -136,8 +136,8 @@ public:
     if (auto const bytes = worst_rank(plan.stages, plan.program); bytes > 0)
       std::cout << "the largest rank needs " << base::human_bytes(bytes)
                 << " (weights, gradients, moments, activations, scratch)\n";
-    write(options_.text, schedule::to_text(plan.program));
-    write(options_.csv, schedule::to_csv(plan.program));
+    if (!options_.text.empty()) write(options_.text, schedule::to_text(plan.program));
+    if (!options_.csv.empty()) write(options_.csv, schedule::to_csv(plan.program));
     if (!options_.svg.empty() || !options_.trace.empty()) pictures(plan);
     return 0;
   }

@@ -272,10 +272,13 @@ PipelinePlan plan_pipeline(config::Config const& c, RankBytes const& rank_bytes,
   }
   auto compute = schedule::generate(c.pipeline.schedule, shape_of(c, c.pipeline.virtual_stages));
   int const deferred = pass_options(c, execution).weight_deferral_limit;
-  if (auto tried = compute; deferred > 0 && !schedule::defer_weight_gradients(tried, deferred))
-    refuse("a schedule with whole backwards on its last stage: the others put weight gradients off already",
-           fmt::format("schedule \"{}\"", c.pipeline.schedule), "pipeline.weight_deferral_limit",
-           "set pipeline.weight_deferral_limit to 0, or pipeline.schedule to \"1f1b\"");
+  if (deferred > 0) {
+    auto tried = compute;
+    if (!schedule::defer_weight_gradients(tried, deferred))
+      refuse("a schedule with whole backwards on its last stage: the others put weight gradients off already",
+             fmt::format("schedule \"{}\"", c.pipeline.schedule), "pipeline.weight_deferral_limit",
+             "set pipeline.weight_deferral_limit to 0, or pipeline.schedule to \"1f1b\"");
+  }
   auto division = best_division(c, compute, execution, [&](auto const& stages) { return model_costs(c, stages); });
   return {c.pipeline.schedule, {std::move(division.program), execution}, std::move(division.stages), ""};
 }

@@ -49,4 +49,17 @@ inline std::size_t cell(Program const& program, int stage, int microbatch) {
 /// rank.
 void require_in_range(Program const& program);
 
+/// The times of the receives of a compute-only program, which is in range. Slots and messages both follow from them,
+/// and a program without its backwards tries several; they are found once. The program must outlive them.
+struct ReceiveTimes {
+  explicit ReceiveTimes(Program const& compute)
+      : channels(compute), expected(compute), deadlines(receive_deadlines(compute, channels, expected)) {}
+  Channels channels;
+  ExpectedTimes expected;
+  Deadlines deadlines;
+};
+/// assign_slots() and add_messages() of a program that is in range, with the times of its receives.
+void assign_slots(Program& compute, int lookahead, ReceiveTimes const& times);
+void add_messages(Program& compute, int receives_ahead, int gradients_ahead, ReceiveTimes const& times);
+
 }  // namespace p3d::schedule

@@ -9,6 +9,8 @@
 
 #include <algorithm>
 
+#include "channels.hpp"
+
 namespace p3d::schedule {
 
 namespace {
@@ -67,14 +69,16 @@ ValidProgram forward_only(ValidProgram const& training, int microbatches) {
     for (Action const& a : t.ranks[r])
       if ((a.op == Op::forward || (is_vocabulary(a.op) && a.op != Op::embed_backward)) && a.microbatch < microbatches)
         compute.ranks[r].push_back({a.op, a.stage, a.microbatch, is_vocabulary(a.op) ? a.slot : -1});
+  require_in_range(compute);
+  ReceiveTimes const times(compute);
   // Slots that are taken earlier are more slots, and a send waits longer until it is in the way.
   std::size_t longest = 0;
   for (auto const& list : compute.ranks) longest = std::max(longest, list.size());
   for (int lookahead : {0, t.num_ranks, static_cast<int>(longest)}) {
     Program p = compute;
-    assign_slots(p, lookahead);
+    assign_slots(p, lookahead, times);
     if ((lookahead > 0 || offloads) && !needs_no_more_slots(p, t)) break;
-    add_messages(p);
+    add_messages(p, 1, any_number, times);
     bring_weights(p, t);
     if (validate(p, training.execution(), Pass::forward_only).empty())
       return {std::move(p), training.execution(), Pass::forward_only};

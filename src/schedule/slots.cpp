@@ -19,14 +19,13 @@ struct Lifetimes {
   std::vector<int> end;    ///< action after which that slot is free
 };
 
-Lifetimes lifetimes(Program const& program, int lookahead) {
+/// The lifetimes of slots between the actions that use them.
+Lifetimes lifetimes(Program const& program) {
   auto const cells = static_cast<std::size_t>(program.num_stages) * static_cast<std::size_t>(program.num_microbatches);
   Lifetimes life{std::vector<int>(cells, -1), std::vector<int>(cells, -1)};
-  bool messages = false;
   for (auto const& actions : program.ranks)
     for (std::size_t i = 0; i < actions.size(); ++i) {
       Action const& a = actions[i];
-      messages = messages || is_message(a.op);
       if (a.microbatch < 0 || is_vocabulary(a.op)) continue;
       std::size_t const at = cell(program, a.stage, a.microbatch);
       if (life.begin[at] < 0) life.begin[at] = static_cast<int>(i);
@@ -36,20 +35,10 @@ Lifetimes lifetimes(Program const& program, int lookahead) {
         end = std::max(end, static_cast<int>(i));
       });
     }
-  if (messages) return life;
-  // No receives yet: keep the slot from where the receive must be posted at the latest, or `lookahead` actions earlier.
-  std::vector<int> const deadline = receive_deadlines(program, Channels(program), ExpectedTimes(program)).activation;
-  for (std::size_t at = 0; at < cells; ++at)
-    if (deadline[at] >= 0) life.begin[at] = std::max(0, std::min(life.begin[at], deadline[at]) - lookahead);
   return life;
 }
 
-}  // namespace
-
-void assign_slots(Program& program, int lookahead) {
-  P3D_REQUIRE(lookahead >= 0, "a slot is taken at or before its first use");
-  require_in_range(program);
-  Lifetimes const life = lifetimes(program, lookahead);
+void assign_slots(Program& program, Lifetimes const& life) {
   auto const microbatches = static_cast<std::size_t>(program.num_microbatches);
   std::vector<int> slot_of(life.begin.size(), -1);
   program.num_slots.assign(static_cast<std::size_t>(program.num_stages), 0);
@@ -75,6 +64,26 @@ void assign_slots(Program& program, int lookahead) {
   for (auto& actions : program.ranks)
     for (Action& a : actions)
       if (a.microbatch >= 0 && !is_vocabulary(a.op)) a.slot = slot_of[cell(program, a.stage, a.microbatch)];
+}
+
+}  // namespace
+
+void assign_slots(Program& compute, int lookahead, ReceiveTimes const& times) {
+  P3D_REQUIRE(lookahead >= 0, "a slot is taken at or before its first use");
+  Lifetimes life = lifetimes(compute);
+  // No receives yet: keep the slot from where the receive must be posted at the latest, or `lookahead` actions earlier.
+  std::vector<int> const& deadline = times.deadlines.activation;
+  for (std::size_t k = 0; k < deadline.size(); ++k)
+    if (deadline[k] >= 0) life.begin[k] = std::max(0, std::min(life.begin[k], deadline[k]) - lookahead);
+  assign_slots(compute, life);
+}
+
+void assign_slots(Program& program, int lookahead) {
+  require_in_range(program);
+  bool const messages = std::any_of(program.ranks.begin(), program.ranks.end(), [](auto const& actions) {
+    return std::any_of(actions.begin(), actions.end(), [](Action const& a) { return is_message(a.op); });
+  });
+  messages ? assign_slots(program, lifetimes(program)) : assign_slots(program, lookahead, ReceiveTimes(program));
 }
 
 std::vector<int> split_backwards_at_a_time(Program const& program, int first_slot) {

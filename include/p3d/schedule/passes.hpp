@@ -42,12 +42,15 @@ struct PassOptions {
   Execution execution = {};                           ///< the program will run so
 };
 
+/// Facts about a program that one pass finds and a later one reads, too.
+struct PassNotes;
+
 /// A row of the list of passes.
 struct ProgramPass {
   std::string_view name;
   std::string_view description;  ///< one line
   bool (*runs)(PassOptions const& options);
-  void (*run)(Program& program, PassOptions const& options);
+  void (*run)(Program& program, PassOptions const& options, PassNotes& notes);
 };
 
 /// All passes, in their order.
