@@ -118,8 +118,7 @@ int show(std::string const& path, bool norms, bool input) {
   std::vector<std::string> damaged;
   for (std::size_t i = 0; i < c.arrays.size(); ++i) {
     auto const& a = c.arrays[i];
-    // The arrays are the parameters, then all first moments, then all second moments; the table describes a parameter
-    // and its moments once.
+    // The table describes a parameter once, and the file holds it and then each array of the optimizer's state of it.
     auto const& row = c.table[i % c.table.size()];
     auto line = fmt::format("{:<48} {:>18} {:>6} {:>6}  {:016x}", a.name, shape(a.rows, a.cols, row.vector), row.layer,
                             row.decay ? "yes" : "no", a.checksum);

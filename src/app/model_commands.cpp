@@ -119,7 +119,7 @@ int import_model(ModelWords const& words, std::string precision, comm::Communica
   comm::agree_on_root(world, [&] { files = run::files_of_model(words.from); });
   io::CheckpointWriter writer(world, {.buffer_bytes = model_buffer_bytes, .way = io::WriteBy::by_root});
   writer.start(words.to, run::checkpoint_header(c, 0, 0, origin, {}, tokenizer),
-               run::checkpoint_table(weights->table()), false, parts, files);
+               run::checkpoint_table(weights->table()), {}, parts, files);
   auto const result = writer.finish();
   if (result.error) throw base::Error(*result.error);
   for (auto const& note : weights->config().notes) base::warn_root(note);

@@ -4,6 +4,7 @@
 #include "config/rules.hpp"
 
 #include <p3d/base/text.hpp>
+#include <p3d/config/optimizer_state.hpp>
 
 #include <fmt/format.h>
 
@@ -155,9 +156,10 @@ void check_offload_keys(Check const& c) {
   if (!c.known({"memory.offload_optimizer", "run.precision", "optimizer.type", "precision.moments"}) ||
       m.offload_optimizer == OffloadTo::none)
     return;
-  if (c.config.optimizer.type == OptimizerType::sgd && !is_16bit(c.config.run.precision))
+  if (state_of(c.config.optimizer).arrays.empty() && !is_16bit(c.config.run.precision))
     c.error({"memory.offload_optimizer", "optimizer.type"}, "an optimizer with state, to offload it",
-            fmt::format("type \"sgd\" in {}, which has none", to_string(c.config.run.precision)),
+            fmt::format("type \"{}\" in {}, which has none", to_string(c.config.optimizer.type),
+                        to_string(c.config.run.precision)),
             "remove memory.offload_optimizer, or choose \"adamw\"");
   if (c.config.precision.moments == Precision::bf16)
     c.error({"memory.offload_optimizer", "precision.moments"}, "moments in fp32 where they are offloaded", "bf16",

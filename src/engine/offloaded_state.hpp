@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What waits elsewhere: moments and master weights between updates (memory.offload_optimizer), and values between uses
-// (memory.offload_parameters). An update streams through them in pieces: while one is computed the next is read and the
-// one before is written. Values are fetched as long before their use as the schedule reloads or gathers them.
+// What waits elsewhere: the optimizer's state and master weights between updates (memory.offload_optimizer), and values
+// between uses (memory.offload_parameters). An update streams through them in pieces: while one is computed the next is
+// read and the one before is written. Values are fetched as long before their use as the schedule reloads or gathers
+// them.
 
 #include <p3d/base/error.hpp>
 #include <p3d/device/guard.hpp>
@@ -69,28 +70,30 @@ public:
   struct Staging {
     struct Set {
       StagedPiece<Master> master;
-      StagedPiece<M> m, v;
+      std::vector<StagedPiece<M>> state;
       StagedPiece<S> values;
     };
     std::array<Set, 3> sets;
     Staging(StateParts parts, std::int64_t longest) {
       for (auto& set : sets) {
         if (parts.master) set.master = StagedPiece<Master>(longest);
-        if (parts.moments) set.m = StagedPiece<M>(longest);
-        if (parts.moments) set.v = StagedPiece<M>(longest);
+        for (std::size_t k = 0; k < parts.arrays; ++k) set.state.emplace_back(longest);
         if (parts.values) set.values = StagedPiece<S>(longest);
       }
     }
     std::int64_t bytes() const {
       std::int64_t sum = 0;
-      for (auto const& set : sets) sum += set.master.bytes() + set.m.bytes() + set.v.bytes() + set.values.bytes();
+      for (auto const& set : sets) {
+        sum += set.master.bytes() + set.values.bytes();
+        for (auto const& array : set.state) sum += array.bytes();
+      }
       return sum;
     }
   };
 
   static std::int64_t file_bytes(std::int64_t n, StateParts parts) {
     return (parts.master ? device::OffloadedArray<Master>::file_bytes(n) : 0) +
-           (parts.moments ? 2 * device::OffloadedArray<M>::file_bytes(n) : 0) +
+           static_cast<std::int64_t>(parts.arrays) * device::OffloadedArray<M>::file_bytes(n) +
            (parts.values ? device::OffloadedArray<S>::file_bytes(n) : 0);
   }
 
@@ -106,15 +109,15 @@ public:
       offset += device::OffloadedArray<T>::file_bytes(n);
     };
     if (parts.master) make(master, P::has_master ? files.optimizer : files.values);
-    if (parts.moments) make(m, files.optimizer);
-    if (parts.moments) make(v, files.optimizer);
+    for (std::size_t k = 0; k < parts.arrays; ++k) make(state.emplace_back(), files.optimizer);
     if (parts.values) make(values_, files.values);
   }
 
   StateParts const& parts() const { return parts_; }
   device::OffloadedArray<Master> master;
-  device::OffloadedArray<M> m, v;
-  /// What layers read.
+  /// The arrays of the optimizer's state; none where it is resident.
+  std::vector<device::OffloadedArray<M>> state;
+  /// The values that layers read.
   device::OffloadedArray<S>& values() {
     if constexpr (P::has_master) {
       return values_;
@@ -126,7 +129,7 @@ public:
   /// What a visit sees of a part of an owned run, its elements: empty views where there is nothing.
   struct Views {
     device::View1<Master> master;
-    device::View1<M> m, v;
+    std::vector<optim::StateView<P>> state;
     device::View1<S> values;
   };
   /// Calls visit(part of an owned run, Views) for all that is owned, with the parts that it `loads` or `stores`, of
@@ -135,31 +138,27 @@ public:
   void stream(device::ExecSpace const& exec, Staging& staging, layout::StateShard const& shard, StateParts loads,
               StateParts stores, Visit const& visit) {
     master.let_go();
-    m.let_go();
-    v.let_go();
+    for (auto& array : state) array.let_go();
     loads = loads & parts_;
     stores = stores & parts_;
     auto const pieces = (size_ + piece - 1) / piece;
     struct Traffic {
-      std::array<device::SwapFile::Request, 4> requests;
+      std::vector<device::SwapFile::Request> requests;
       void wait() {
         for (auto& r : requests)
           if (r.active()) r.wait();
+        requests.clear();
       }
     };
     std::array<Traffic, 3> traffic;  // by set: its load, then its store
     auto const set_of = [](std::int64_t p) { return static_cast<std::size_t>(p % 3); };
     auto const load = [&](std::int64_t p) {
       auto& t = traffic[set_of(p)];
-      auto& set = staging.sets[set_of(p)];
       t.wait();  // what was stored from this set
-      if (loads.master) t.requests[0] = master.start_load(p, set.master.host());
-      if (loads.moments) t.requests[1] = m.start_load(p, set.m.host());
-      if (loads.moments) t.requests[2] = v.start_load(p, set.v.host());
-      if (loads.values) t.requests[3] = values_.start_load(p, set.values.host());
+      for_parts(staging.sets[set_of(p)], loads,
+                [&](auto& array, auto const& staged) { t.requests.push_back(array.start_load(p, staged.host())); });
     };
-    StateParts const seen{loads.master || stores.master, loads.moments || stores.moments,
-                          loads.values || stores.values};
+    auto const seen = loads | stores;
     std::size_t run = 0;
     if (pieces > 0) load(0);
     for (std::int64_t p = 0; p < pieces; ++p) {
@@ -168,28 +167,18 @@ public:
       auto const& set = staging.sets[set_of(p)];
       t.wait();
       auto const size = std::min(piece, size_ - p * piece);
-      if (loads.master) set.master.to_kernels(exec, size);
-      if (loads.moments) set.m.to_kernels(exec, size);
-      if (loads.moments) set.v.to_kernels(exec, size);
-      if (loads.values) set.values.to_kernels(exec, size);
+      for_parts(set, loads, [&](auto&, auto const& staged) { staged.to_kernels(exec, size); });
       for_runs(shard, p * piece, size, run, [&](layout::OwnedRun const& part, std::int64_t begin) {
         Views views;
         if (seen.master) views.master = set.master.view(begin, part.count);
-        if (seen.moments) views.m = set.m.view(begin, part.count);
-        if (seen.moments) views.v = set.v.view(begin, part.count);
+        for (std::size_t k = 0; k < seen.arrays; ++k) views.state.push_back({set.state[k].view(begin, part.count), {}});
         if (seen.values) views.values = set.values.view(begin, part.count);
         visit(part, views);
       });
-      if (stores.master) set.master.to_host(exec, size);
-      if (stores.moments) set.m.to_host(exec, size);
-      if (stores.moments) set.v.to_host(exec, size);
-      if (stores.values) set.values.to_host(exec, size);
+      for_parts(set, stores, [&](auto&, auto const& staged) { staged.to_host(exec, size); });
       device::fence(exec, "p3d::engine::offloaded_state");
-      if (!stores.any()) continue;
-      if (stores.master) t.requests[0] = master.start_store(p, set.master.host());
-      if (stores.moments) t.requests[1] = m.start_store(p, set.m.host());
-      if (stores.moments) t.requests[2] = v.start_store(p, set.v.host());
-      if (stores.values) t.requests[3] = values_.start_store(p, set.values.host());
+      for_parts(set, stores,
+                [&](auto& array, auto const& staged) { t.requests.push_back(array.start_store(p, staged.host())); });
     }
     for (auto& t : traffic) t.wait();
   }
@@ -197,6 +186,14 @@ public:
 private:
   static constexpr std::int64_t piece = device::OffloadedArray<M>::piece;
   static_assert(piece == device::OffloadedArray<Master>::piece);
+
+  /// Calls visit(offloaded array, its piece in a set of buffers) for the chosen parts.
+  template <class Visit>
+  void for_parts(typename Staging::Set const& set, StateParts chosen, Visit const& visit) {
+    if (chosen.master) visit(master, set.master);
+    for (std::size_t k = 0; k < chosen.arrays; ++k) visit(state[k], set.state[k]);
+    if (chosen.values) visit(values_, set.values);
+  }
 
   /// The parts of owned runs that lie in packed elements [begin, begin + size); `run`: where to begin looking.
   template <class Visit>

@@ -27,7 +27,7 @@ template <class P>
 void Trainer<P>::State::take_back() {
   forget_opening();
   for (auto& [number, unit] : units) {
-    for (auto const& run : unit->params.shard().owned) unit->optimizer.take_back(exec, run, unit->params.master(run));
+    for (auto const& run : unit->params.shard().owned) unit->state.take_back(exec, run, unit->params.master(run));
     if (unit->sharded) unit->sharded->updated();
   }
   master_is_newer = true;  // should no update follow

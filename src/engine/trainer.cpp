@@ -127,8 +127,9 @@ StageUnit<P>::StageUnit(config::Config const& c, RunPlan const& plan, int number
       gradient_wire("p3d::engine::gradient_wire",
                     static_cast<std::size_t>(plan::reduces_narrow(c) ? params.layout().flat_size() : 0)),
       reducer(tp.exec, params.shard(), params.grads(), communicator, gradient_wire),
-      optimizer(c.optimizer, params.layout(), params.shard(), c.precision.moments == config::Precision::bf16,
-                c.memory.offload_optimizer == config::OffloadTo::none) {
+      optimizer(optim::make_optimizer<P>(c.optimizer, params.layout())),
+      state(c.optimizer, params.shard().owned_size, c.precision.moments == config::Precision::bf16,
+            c.memory.offload_optimizer == config::OffloadTo::none) {
   auto whole = model::stage_weights(c, plan.stages, number, params, lender ? &lender->params : nullptr);
   if (!c.memory.divides() && !c.memory.moves_weights()) {
     weights = provider(number, params, std::move(whole));
@@ -508,12 +509,7 @@ plan::MemoryPrediction Trainer<P>::memory_in_use() const {
     auto const used = unit->params.bytes();
     m.params += used.values;
     m.grads += used.grads + static_cast<std::int64_t>(unit->gradient_wire.size() * sizeof(device::bfloat16));
-    m.optimizer += used.master;
-    if (s.config.optimizer.type == config::OptimizerType::adamw)
-      unit->optimizer.with_moments([&](auto first, auto second) {
-        m.optimizer += static_cast<std::int64_t>(first.size() * sizeof(first(0)) + second.size() * sizeof(second(0)));
-      });
-    m.optimizer += unit->optimizer.replaced_bytes();
+    m.optimizer += used.master + unit->state.bytes();
   }
   m.workspace = s.plan.memory_of(s.here.pp).workspace;
   m.libraries = s.plan.memory_of(s.here.pp).libraries;

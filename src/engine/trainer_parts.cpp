@@ -3,8 +3,6 @@
 
 #include "trainer_state.hpp"
 
-#include <p3d/base/error.hpp>
-
 #include <vector>
 
 namespace p3d::engine {
@@ -85,9 +83,9 @@ void connect(io::CheckpointPart& p, device::OffloadedArray<T>& from, std::int64_
 }  // namespace
 
 template <class P>
-std::vector<io::CheckpointPart> Trainer<P>::checkpoint_parts(bool moments) {
+std::vector<io::CheckpointPart> Trainer<P>::checkpoint_parts(bool optimizer_state) {
   auto& s = *state_;
-  P3D_REQUIRE(!moments || s.config.optimizer.type == config::OptimizerType::adamw, "the optimizer has moments");
+  auto const arrays = optimizer_state ? config::state_of(s.config.optimizer).arrays : config::StateArrays{};
   device::fence(s.exec, "p3d::engine::checkpoint_parts");
   std::vector<io::CheckpointPart> out;
   for (auto const& [number, owner] : s.units) {
@@ -110,16 +108,14 @@ std::vector<io::CheckpointPart> Trainer<P>::checkpoint_parts(bool moments) {
           } else {
             add("parameters", unit->params.master(run), at);
           }
-          if (!moments) continue;
-          if (away && away->parts().moments) {
-            add("first_moment", away->m, run.packed + at);
-            add("second_moment", away->v, run.packed + at);
-            continue;
+          for (std::size_t k = 0; k < arrays.size(); ++k) {
+            auto const add_state = [&](auto&& from) { add(arrays[k].name, from, run.packed + at); };
+            if (away && k < away->parts().arrays) {
+              add_state(away->state[k]);
+            } else {
+              unit->state.arrays()[k].visit(add_state);
+            }
           }
-          unit->optimizer.with_moments([&](auto first, auto second) {
-            add("first_moment", first, run.packed + at);
-            add("second_moment", second, run.packed + at);
-          });
         }
       };
       layout::for_parameters(unit->params.layout(), run.begin, run.count, visit);

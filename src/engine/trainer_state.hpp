@@ -41,7 +41,8 @@ struct StageUnit {
   model::Stage<P> stage;
   device::Owned1<device::bfloat16> gradient_wire;  ///< empty unless precision.reduction asks for it
   parallel::GradientReducer<typename P::Gradient> reducer;
-  optim::Optimizer<P> optimizer;
+  std::unique_ptr<optim::Optimizer<P>> optimizer;
+  optim::StateMemory<P> state;                 ///< of the optimizer, where it is resident
   std::optional<OffloadedState<P>> offloaded;  ///< where memory.offload_optimizer or offload_parameters is set
 
   StageUnit(config::Config const& c, RunPlan const& plan, int number, layout::PerAxis coordinates,

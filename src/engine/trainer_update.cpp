@@ -17,8 +17,9 @@
 namespace p3d::engine {
 
 namespace {
-constexpr StateParts all_state{.master = true, .moments = true, .values = true};
-}
+constexpr std::size_t all_arrays = std::numeric_limits<std::size_t>::max();
+constexpr StateParts all_state{.master = true, .arrays = all_arrays, .values = true};
+}  // namespace
 
 template <class P>
 void Trainer<P>::State::wait_recorded(comm::Request& request) {
@@ -99,44 +100,39 @@ void Trainer<P>::State::update(int stage, StepResult& result) {
     return;
   }
   double const clip = tried_out ? 1.0 : optim::clip_factor(result.grad_norm, config.optimizer.grad_clip);
-  double const factor = clip / result.loss_scale;
+  // What an update that is tried out replaces is kept, and so are the gradients: they may be needed once more.
+  optim::UpdateStep const step{updates_done() + 1, result.lr, clip / result.loss_scale, keep_gradients || tried_out};
   bool const stochastic = config.precision.stochastic_rounding;
   bool const rounds = P::has_master && !stochastic;
   for (auto& [number, unit] : units) {
     if (stage >= 0 && number != stage) continue;
     auto& params = unit->params;
-    auto const number_of_update = updates_done() + 1;
-    auto const update_run = [&](layout::OwnedRun const& run, auto const& master, auto const& values,
-                                auto const& apply) {
-      typename optim::Optimizer<P>::RunViews views{master, params.reduced(run), {}};
-      if (rounds) views.storage = values;
-      apply(views);
-      if (stochastic) params.round_run(exec, run, master, values, true, number_of_update);
+    auto const update_piece = [&](optim::Piece<P>& piece, device::View1<typename P::Storage> values) {
+      piece.gradient = params.reduced(piece.run);
+      if (rounds) piece.storage = values;
+      unit->optimizer->update(exec, step, piece);
+      if (stochastic) params.round_run(exec, piece.run, piece.master, values, true, step.number);
     };
-    auto& optimizer = unit->optimizer;
     if (unit->offloaded) {
       auto const away = unit->offloaded->parts();
-      unit->offloaded->stream(
-          exec, *staging, params.shard(), {.master = true, .moments = true}, all_state,
-          [&](layout::OwnedRun const& run, auto const& there) {
-            auto const master = away.master ? there.master : params.master(run);
-            device::View1<typename P::Storage> values;
-            if constexpr (P::has_master) values = away.values ? there.values : params.stored(run);
-            update_run(run, master, values, [&](auto const& views) {
-              if (away.moments) {
-                optimizer.template apply_with<typename P::Moment>(exec, number_of_update, result.lr, factor, run, views,
-                                                                  keep_gradients, there.m, there.v);
-              } else {
-                optimizer.apply(exec, number_of_update, result.lr, factor, run, views, keep_gradients);
-              }
-            });
-          });
+      unit->offloaded->stream(exec, *staging, params.shard(), {.master = true, .arrays = all_arrays}, all_state,
+                              [&](layout::OwnedRun const& run, auto const& there) {
+                                optim::Piece<P> piece{run, away.master ? there.master : params.master(run)};
+                                if (away.arrays > 0)
+                                  piece.state = there.state;
+                                else
+                                  unit->state.bind(piece);
+                                device::View1<typename P::Storage> values;
+                                if constexpr (P::has_master) values = away.values ? there.values : params.stored(run);
+                                update_piece(piece, values);
+                              });
     } else {
-      for (auto const& run : params.shard().owned)
-        update_run(run, params.master(run), params.stored(run), [&](auto const& views) {
-          if (tried_out) return optimizer.try_out(exec, number_of_update, result.lr, factor, run, views);
-          optimizer.apply(exec, number_of_update, result.lr, factor, run, views, keep_gradients);
-        });
+      for (auto const& run : params.shard().owned) {
+        optim::Piece<P> piece{run, params.master(run)};
+        unit->state.bind(piece);
+        if (tried_out) unit->state.keep_replaced(piece);
+        update_piece(piece, params.stored(run));
+      }
     }
     if (unit->sharded) unit->sharded->updated();
   }

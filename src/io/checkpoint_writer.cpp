@@ -87,7 +87,7 @@ std::optional<WriteResult> CheckpointWriter::State::advance() {
       begin(Stage::commit, [this, root] {
         if (!root) return;
         if (options.before_commit) options.before_commit();
-        finish_file(job.part_path, job.header, job.table, job.moments, job.skeleton, job.sums);
+        finish_file(job.part_path, job.header, job.table, job.state, job.skeleton, job.sums);
         rename_and_flush(job.part_path, job.path);
       });
       return {};
@@ -135,8 +135,8 @@ void CheckpointWriter::reserve(std::vector<CheckpointPart> const& parts, Element
 }
 
 void CheckpointWriter::start(std::string const& path, CheckpointHeader const& header,
-                             std::vector<TableRow> const& table, bool moments, std::vector<CheckpointPart> const& parts,
-                             ModelFiles const& model_files) {
+                             std::vector<TableRow> const& table, config::StateArrays state,
+                             std::vector<CheckpointPart> const& parts, ModelFiles const& model_files) {
   auto& s = *state_;
   P3D_REQUIRE(!busy(), "one checkpoint at a time");
   s.watch = {};
@@ -149,9 +149,9 @@ void CheckpointWriter::start(std::string const& path, CheckpointHeader const& he
   job.part_path = path + ".part";
   job.header = header;
   job.table = table;
-  job.moments = moments;
+  job.state = state;
   if (s.world.rank() == 0) job.model_files = model_files;
-  job.arrays = checkpoint_arrays(table, moments);
+  job.arrays = checkpoint_arrays(table, state);
   for (auto const& a : job.arrays) s.result.bytes += a.size() * static_cast<std::int64_t>(size_of(header.element));
 
   job.slices = make_slices(parts, job.arrays, size_of(header.element));
@@ -171,7 +171,7 @@ void CheckpointWriter::start(std::string const& path, CheckpointHeader const& he
     if (s.world.rank() != 0) return;
     // The folder may have been deleted meanwhile. When it cannot be made, creating the file reports that.
     (void)attempt([&s] { make_folder(std::filesystem::path(s.job.path).parent_path().string()); });
-    s.job.skeleton = make_skeleton(s.job.part_path, s.job.header, s.job.table, s.job.moments, s.job.model_files);
+    s.job.skeleton = make_skeleton(s.job.part_path, s.job.header, s.job.table, s.job.state, s.job.model_files);
   });
   if (s.options.way != WriteBy::copied) {  // there is no copy: the parts are written before this returns
     while (!s.all_done()) ::usleep(200);

@@ -37,6 +37,14 @@ std::int64_t position(Hdf5File& file, std::string const& path, char const* name)
   throw damaged(path, fmt::format("attribute \"{}\" of /: 0 to 2^53", name), fmt::format("{}", n));
 }
 
+/// The arrays of the optimizer's state that a file has: those of the optimizer whose first array is there. A file that
+/// lacks another one of them is damaged, which the reading of the arrays finds.
+config::StateArrays stored_state(Hdf5File& file) {
+  for (auto const& optimizer : config::optimizer_states)
+    if (!optimizer.arrays.empty() && file.has(optimizer.arrays.front().name)) return optimizer.arrays;
+  return {};
+}
+
 /// Reads the rows of the table; each must have a shape whose array fits into the file.
 std::vector<TableRow> read_table(Hdf5File& file, std::string const& path, std::int64_t file_bytes) {
   auto const bytes = file.table_records("table", sizeof(TableRecord));
@@ -220,7 +228,7 @@ Checkpoint read_here(std::string const& path) {
     if (file.has("tokenizer")) h.tokenizer.file = file.bytes_of("tokenizer");
   }
   c.table = read_table(file, path, c.file_bytes);
-  c.arrays = checkpoint_arrays(c.table, file.has(groups[1]));
+  c.arrays = checkpoint_arrays(c.table, stored_state(file));
   read_arrays(file, c, seal);
   return c;
 }

@@ -160,11 +160,10 @@ void copy_others(SparseFile const& from, PosixFile const& to, std::int64_t user_
 }  // namespace
 
 Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, std::vector<TableRow> const& table,
-                       bool moments, ModelFiles const& model_files) {
+                       config::StateArrays state, ModelFiles const& model_files) {
   start_hdf5();
   Skeleton out;
-  std::size_t const kinds = moments ? 3 : 1;
-  out.user_block = user_block_bytes(table.size() * kinds);
+  out.user_block = user_block_bytes(table.size() * (1 + state.size()));
   {
     H5 const create(H5Pcreate(H5P_FILE_CREATE), H5Pclose, "file properties", path);
     hdf5_check(H5Pset_userblock(create, static_cast<hsize_t>(out.user_block)), "HDF5 settings", path);
@@ -208,11 +207,13 @@ Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, 
       is_tokenizer ? b.link("tokenizer", name.c_str()) : b.text_set(name.c_str(), f.bytes);
     }
     b.table(table);
-    for (std::size_t k = 0; k < kinds; ++k) {
-      b.group(groups[k]);
+    auto const add_group = [&](config::StateArray const& group) {
+      b.group(group.name);
       for (auto const& row : table)
-        out.offsets.push_back(b.array(std::string(groups[k]) + "/" + row.name, row, header.element, units[k]));
-    }
+        out.offsets.push_back(b.array(std::string(group.name) + "/" + row.name, row, header.element, group.unit));
+    };
+    add_group(parameters_group);
+    for (auto const& array : state) add_group(array);
     out.descriptions->flush(path);
   }
   PosixFile const file(path, PosixFile::Mode::create);
@@ -223,8 +224,8 @@ Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, 
 }
 
 void finish_file(std::string const& path, CheckpointHeader const& header, std::vector<TableRow> const& table,
-                 bool moments, Skeleton const& skeleton, std::vector<std::uint64_t> const& checksums) {
-  auto const arrays = checkpoint_arrays(table, moments);
+                 config::StateArrays state, Skeleton const& skeleton, std::vector<std::uint64_t> const& checksums) {
+  auto const arrays = checkpoint_arrays(table, state);
   P3D_REQUIRE(arrays.size() == checksums.size() && arrays.size() == skeleton.offsets.size(),
               "one checksum for each array");
   auto& descriptions = *skeleton.descriptions;

@@ -26,10 +26,10 @@ struct Skeleton {
 /// Makes the file `path` with room for all arrays, and its groups and attributes in memory. An older file of this name
 /// is replaced.
 Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, std::vector<TableRow> const& table,
-                       bool moments, ModelFiles const& model_files = {});
+                       config::StateArrays state, ModelFiles const& model_files = {});
 
 /// Adds the checksums, writes all descriptions and seals the file. The numbers must be on disk.
 void finish_file(std::string const& path, CheckpointHeader const& header, std::vector<TableRow> const& table,
-                 bool moments, Skeleton const& skeleton, std::vector<std::uint64_t> const& checksums);
+                 config::StateArrays state, Skeleton const& skeleton, std::vector<std::uint64_t> const& checksums);
 
 }  // namespace p3d::io

@@ -30,17 +30,19 @@ std::uint64_t content_hash(Checkpoint const& checkpoint, bool all) {
   return hash.value();
 }
 
-std::vector<CheckpointArray> checkpoint_arrays(std::vector<TableRow> const& table, bool moments) {
+std::vector<CheckpointArray> checkpoint_arrays(std::vector<TableRow> const& table, config::StateArrays state) {
   std::vector<CheckpointArray> out;
-  for (std::size_t k = 0; k < (moments ? 3u : 1u); ++k) {
+  auto const add_group = [&](char const* group) {
     for (auto const& row : table) {
       CheckpointArray a;
-      a.name = std::string(groups[k]) + "/" + row.name;
+      a.name = std::string(group) + "/" + row.name;
       a.rows = row.rows;
       a.cols = row.cols;
       out.push_back(std::move(a));
     }
-  }
+  };
+  add_group(parameters_group.name);
+  for (auto const& array : state) add_group(array.name);
   return out;
 }
 
@@ -72,7 +74,7 @@ std::vector<TableRecord> pack(std::vector<TableRow> const& rows) {
     o.cols = r.cols;
     o.layer = r.layer;
     o.decay = r.decay ? 1 : 0;
-    std::strcpy(o.unit, units[0]);
+    std::strcpy(o.unit, parameters_group.unit);
   }
   return out;
 }

@@ -11,12 +11,10 @@
 
 namespace p3d::io {
 
-/// Groups of the arrays: the parameters, then the two moments of AdamW.
-inline constexpr char const* groups[3] = {"parameters", "first_moment", "second_moment"};
+/// The group of the parameters; each array of the optimizer's state has one of its own name.
+inline constexpr config::StateArray parameters_group{"parameters", "1"};
 /// Group of the files beside the model.
 inline constexpr char const* model_files_group = "model_files";
-/// Units of the arrays in these groups (the loss is a number).
-inline constexpr char const* units[3] = {"1", "1/parameter", "1/parameter^2"};
 
 /// A row of /table: the same bytes in memory and in the file.
 struct TableRecord {

@@ -30,8 +30,8 @@ struct CheckpointJob {
   std::string path, part_path;
   CheckpointHeader header;
   std::vector<TableRow> table;
-  bool moments = false;
-  ModelFiles model_files;  ///< filled on rank 0 only
+  config::StateArrays state;  ///< what the file has of the optimizer's state
+  ModelFiles model_files;     ///< filled on rank 0 only
   std::vector<CheckpointArray> arrays;
   Skeleton skeleton;                    ///< offsets on every rank after stage `make`, descriptions on rank 0
   std::vector<CheckpointSlice> slices;  ///< the share of this rank

@@ -4,7 +4,7 @@
 #include <p3d/base/error.hpp>
 #include <p3d/base/memory_sizes.hpp>
 #include <p3d/base/text.hpp>
-#include <p3d/config/config.hpp>
+#include <p3d/config/optimizer_state.hpp>
 
 #include <fmt/format.h>
 
@@ -12,6 +12,12 @@
 #include <utility>
 
 namespace p3d::plan {
+
+namespace {
+std::int64_t arrays_of_state(config::Config const& config) {
+  return std::ssize(config::state_of(config.optimizer).arrays);
+}
+}  // namespace
 
 TypeBytes type_bytes(config::Config const& config) {
   auto const precision = config.run.precision;
@@ -35,7 +41,7 @@ StateParts offloaded_parts(config::Config const& config) {
   bool const optimizer = config.memory.offload_optimizer != config::OffloadTo::none;
   bool const values = config.memory.offloads_parameters(), has_master = type_bytes(config).has_master;
   return {.master = has_master ? optimizer : values,
-          .moments = optimizer && config.optimizer.type == config::OptimizerType::adamw,
+          .arrays = optimizer ? config::state_of(config.optimizer).arrays.size() : 0,
           .values = has_master && values};
 }
 
@@ -44,9 +50,9 @@ std::int64_t staged_elements(std::int64_t longest) { return std::min(longest, ba
 std::int64_t staging_bytes(config::Config const& config, std::int64_t longest) {
   auto const parts = offloaded_parts(config);
   auto const bytes = type_bytes(config);
-  // Offloaded moments have the type of master weights.
-  auto const each =
-      (parts.master ? bytes.master : 0) + (parts.moments ? 2 * bytes.master : 0) + (parts.values ? bytes.storage : 0);
+  // Offloaded state has the type of master weights.
+  auto const arrays = static_cast<std::int64_t>(parts.arrays) + (parts.master ? 1 : 0);
+  auto const each = arrays * bytes.master + (parts.values ? bytes.storage : 0);
   return 3 * staged_elements(longest) * each;
 }
 
@@ -67,6 +73,7 @@ std::int64_t bucket_elements(config::Config const& config) {
 layout::StateShard state_shard(config::Config const& config, layout::StageParams const& params,
                                layout::PerAxis const& here) {
   auto const& m = config.memory;
+  P3D_REQUIRE(config::state_of(config.optimizer).ownership == config::Ownership::runs, "a rank owns runs of elements");
   layout::RankGrid const grid(config.parallel, layout::parse_order(config.parallel.order));
   return layout::make_shard(
       params, bucket_elements(config), grid, here,
@@ -97,8 +104,7 @@ std::int64_t checkpoint_copy(config::Config const& config, layout::ParamTable co
       numbers += std::max(rows(0), rows(replicas - 1)) * item.cols;
     }
   }
-  int const arrays = config.optimizer.type == config::OptimizerType::adamw ? 3 : 1;
-  return arrays * numbers * element;
+  return (1 + arrays_of_state(config)) * numbers * element;
 }
 
 }  // namespace
@@ -126,14 +132,14 @@ MemoryPrediction predict_state_memory(config::Config const& config, layout::Para
   m.grads = divides >= Shard::gradients ? owned * bytes.gradient + pools.gradients.bytes : numbers * bytes.gradient;
   if (reduces_narrow(config)) m.grads += numbers * config::bytes_of(config.precision.reduction);
   if (bytes.has_master) m.optimizer += owned * bytes.master;
-  bool const moments = config.optimizer.type == config::OptimizerType::adamw;
-  if (moments) m.optimizer += 2 * owned * bytes.moment;
-  if (config.optimizer.post_validation) m.optimizer += owned * (bytes.master + (moments ? 2 * bytes.moment : 0));
+  auto const arrays = arrays_of_state(config);
+  m.optimizer += arrays * owned * bytes.moment;
+  if (config.optimizer.post_validation) m.optimizer += owned * (bytes.master + arrays * bytes.moment);
   if (memory.offload_optimizer != config::OffloadTo::none) std::swap(m.optimizer, m.offloaded);
   if (memory.offloads_parameters()) m.offloaded += own_values;
   if (config.checkpoint.between_steps() && config.checkpoint.async)
     m.checkpoint_copy = divides == Shard::none ? checkpoint_copy(config, table, stages, pipeline_rank)
-                                               : (moments ? 3 : 1) * owned * bytes.master;
+                                               : (1 + arrays) * owned * bytes.master;
   return m;
 }
 

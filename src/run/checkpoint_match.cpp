@@ -138,8 +138,6 @@ std::vector<io::TableRow> checkpoint_table(layout::ParamTable const& table) {
   return out;
 }
 
-bool has_moments(config::Config const& c) { return c.optimizer.type == config::OptimizerType::adamw; }
-
 Differences compare(io::CheckpointHeader const& file, config::Config const& config, config::Load load,
                     std::uint64_t data_hash, io::StoredTokenizer const& tokenizer) {
   Differences out;

@@ -107,7 +107,7 @@ io::CheckpointHeader restore(engine::Trainer<P>& trainer, std::string const& pat
                     : "give [model] the values of the checkpoint (p3d checkpoint show FILE)"});
   }
   base::Stopwatch watch;
-  io::load_parts(world, file, io::element_of<typename P::Master>(), trainer.checkpoint_parts(all && has_moments(c)),
+  io::load_parts(world, file, io::element_of<typename P::Master>(), trainer.checkpoint_parts(all),
                  c.checkpoint.buffer_mb << 20);
   if (all) {
     bool const counted = !c.batch.variable || file.header.data_order > 1;

@@ -10,6 +10,7 @@
 #include <p3d/base/log.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/comm/agree.hpp>
+#include <p3d/config/optimizer_state.hpp>
 #include <p3d/device/pinned.hpp>
 #include <p3d/io/checkpoint_folder.hpp>
 #include <p3d/io/file_watch.hpp>
@@ -76,12 +77,11 @@ Checkpointing<P>::Checkpointing(engine::Trainer<P>& trainer, Start start, io::St
   saved_step_ = trainer.steps_done();
   step_begin_ = clock_.seconds();
   if (!options_.on()) return;
-  bool const moments = has_moments(c);
   auto& world = trainer.mesh().world();
   comm::agree(world, "take the memory for checkpoints",
-              [&] { writer_.reserve(trainer.checkpoint_parts(moments), io::element_of<typename P::Master>()); });
+              [&] { writer_.reserve(trainer.checkpoint_parts(true), io::element_of<typename P::Master>()); });
   write_estimate_ = static_cast<double>(trainer.plan().table.num_parameters()) * sizeof(typename P::Master) *
-                    (moments ? 3 : 1) / assumed_bytes_per_second;
+                    static_cast<double>(1 + config::state_of(c.optimizer).arrays.size()) / assumed_bytes_per_second;
   comm::agree_on_root(world, [&] {
     io::apart([&] {
       io::make_folder(options_.dir);
@@ -157,7 +157,7 @@ void Checkpointing<P>::start_writing() {
       checkpoint_header(c, step, trainer_->source().hash(), start_.origin, trainer_->loss_scale(), tokenizer_);
   header.tokens = trainer_->tokens_done();
   writer_.start(io::checkpoint_path(options_.dir, run_name_, step), header, checkpoint_table(trainer_->plan().table),
-                has_moments(c), trainer_->checkpoint_parts(has_moments(c)), start_.files);
+                config::state_of(c.optimizer).arrays, trainer_->checkpoint_parts(true), start_.files);
   if (!options_.async || !options_.between_steps()) finish();
 }
 

@@ -501,8 +501,9 @@ std::int64_t Draw::extreme() {
 void make_good(std::string const& path, io::Element element, bool moments) {
   auto const header = test::small_header(element);
   auto const table = test::small_table();
-  auto const arrays = io::checkpoint_arrays(table, moments);
-  auto const skeleton = io::make_skeleton(path, header, table, moments, test::small_model_files());
+  auto const state = moments ? config::state_of({}).arrays : config::StateArrays{};
+  auto const arrays = io::checkpoint_arrays(table, state);
+  auto const skeleton = io::make_skeleton(path, header, table, state, test::small_model_files());
   std::vector<std::uint64_t> sums;
   {
     io::PosixFile const file(path, io::PosixFile::Mode::write);
@@ -520,7 +521,7 @@ void make_good(std::string const& path, io::Element element, bool moments) {
       sums.push_back(io::checksum(data.data(), n, 0, bytes));
     }
   }
-  io::finish_file(path, header, table, moments, skeleton, sums);
+  io::finish_file(path, header, table, state, skeleton, sums);
 }
 
 Mutation mutate(io::Checkpoint const& good, std::string const& path, Draw& draw) {

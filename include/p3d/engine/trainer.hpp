@@ -156,9 +156,9 @@ public:
   /// What a checkpoint keeps of the loss scale; set before the first step.
   optim::LossScaleState const& loss_scale() const;
   void set_loss_scale(optim::LossScaleState const& state);
-  /// This rank's parts of the arrays of a checkpoint: parameters and, on request, the optimizer's moments. Valid as
-  /// long as the trainer.
-  std::vector<io::CheckpointPart> checkpoint_parts(bool moments);
+  /// This rank's parts of the arrays of a checkpoint: parameters and, on request, the optimizer's state. Valid as long
+  /// as the trainer.
+  std::vector<io::CheckpointPart> checkpoint_parts(bool optimizer_state);
 
   /// Whether the gradients of the following steps stay after the update, for gather_gradient. Costs a pass over them.
   void keep_gradients(bool keep);

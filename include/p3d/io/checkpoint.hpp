@@ -40,6 +40,7 @@
 // A file is written as NAME.part, flushed to disk, sealed, flushed, and only then renamed.
 
 #include <p3d/comm/communicator.hpp>
+#include <p3d/config/optimizer_state.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -106,7 +107,7 @@ struct TableRow {
   bool operator==(TableRow const&) const = default;
 };
 
-/// One array of the file: a parameter or one of its moments.
+/// One array of the file: a parameter, or the optimizer's state of one.
 struct CheckpointArray {
   std::string name;  ///< "parameters/layers.0.attn.q.weight"
   std::int64_t rows = 1;
@@ -124,16 +125,16 @@ struct Checkpoint {
   std::int64_t file_bytes = 0;  ///< size of the whole file
   CheckpointHeader header;
   std::vector<TableRow> table;
-  std::vector<CheckpointArray> arrays;  ///< parameters in model order, then first, then second moments
+  std::vector<CheckpointArray> arrays;  ///< in the order of checkpoint_arrays()
 
   /// The array of this name, or null when the file has none.
   CheckpointArray const* find(std::string const& array) const;
   bool operator==(Checkpoint const&) const = default;
 };
 
-/// The arrays that a file of this table has, in the file's order: all parameters, then (with `moments`) all first and
-/// all second moments. Offsets and checksums are zero.
-std::vector<CheckpointArray> checkpoint_arrays(std::vector<TableRow> const& table, bool moments);
+/// The arrays that a file of this table has, in the file's order: all parameters, then each array of the optimizer's
+/// state (config/optimizer_state.hpp) of all parameters. Offsets and checksums are zero.
+std::vector<CheckpointArray> checkpoint_arrays(std::vector<TableRow> const& table, config::StateArrays state);
 
 /// Reads everything but the arrays, on this process alone. Throws base::Error (bad_input) that names the file, and the
 /// attribute or dataset where it is one, unless the file is such as p3d writes: whatever it holds, nothing larger than

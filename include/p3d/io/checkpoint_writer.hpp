@@ -71,10 +71,11 @@ public:
   CheckpointWriter(CheckpointWriter const&) = delete;
   CheckpointWriter& operator=(CheckpointWriter const&) = delete;
 
-  /// Begins to write `path`; the parts may change as soon as this returns. `model_files` are those of rank 0; other
-  /// ranks may pass none. Must not be called while busy(). Collective.
-  void start(std::string const& path, CheckpointHeader const& header, std::vector<TableRow> const& table, bool moments,
-             std::vector<CheckpointPart> const& parts, ModelFiles const& model_files = {});
+  /// Begins to write `path`; the parts may change as soon as this returns. `state` names the arrays of the optimizer's
+  /// state that the file gets. `model_files` are those of rank 0; other ranks may pass none. Must not be called while
+  /// busy(). Collective.
+  void start(std::string const& path, CheckpointHeader const& header, std::vector<TableRow> const& table,
+             config::StateArrays state, std::vector<CheckpointPart> const& parts, ModelFiles const& model_files = {});
   /// True from start() until poll() or finish() has returned the result.
   bool busy() const;
   /// Advances the writing (with `copied` without waiting for the disk), and returns the result once, when there is one.

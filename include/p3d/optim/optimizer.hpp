@@ -1,89 +1,119 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The optimizer of one stage on one rank, with its moments in flat buffers beside the parameters. Each update is of one
-// owned run of elements (layout::OwnedRun). A rank owns all elements of the stage or, with a sharded optimizer, a part.
+// An optimizer in two halves. Optimizer is the rule: it updates one piece of a stage's parameters and remembers
+// nothing. StateMemory holds what the rule keeps from one update to the next: the arrays that
+// config/optimizer_state.hpp names. Where the state is offloaded, the caller has the arrays in place of StateMemory and
+// gives the rule views of them.
+//
+// Example: of AdamW on a rank that owns 1,000 elements, the state is two arrays of 1,000 numbers, "first_moment" and
+// "second_moment"; the update of an owned run of 200 elements gets views of 200 numbers of each.
 
-#include <p3d/config/config.hpp>
+#include <p3d/config/optimizer_state.hpp>
 #include <p3d/device/precision.hpp>
 #include <p3d/device/view.hpp>
 #include <p3d/kernels/update.hpp>
 #include <p3d/layout/shards.hpp>
 
 #include <cstdint>
+#include <memory>
 #include <type_traits>
+#include <vector>
 
 namespace p3d::optim {
 
 using device::ExecSpace;
 using device::View1;
 
-/// The optimizer, with the types of numbers of P, a policy of device/precision.hpp.
+/// Elements of one array of an optimizer's state, in one of the two types that it may have. P: a policy of
+/// device/precision.hpp.
 template <class P>
-class Optimizer {
-public:
-  using Storage = typename P::Storage;
-  using Master = typename P::Master;
+struct StateView {
   using Moment = typename P::Moment;
-  using Gradient = typename P::Gradient;
-
-  /// Allocates the optimizer's state. `params` and `shard` must outlive the optimizer. AdamW has two moments for each
-  /// element that is owned, SGD none. With `narrow_moments` they are in bfloat16, rounded to nearest. With `resident`
-  /// false the caller keeps the moments and gives them to each update (apply_with). With options.post_validation the
-  /// optimizer allocates as much again, and master weights, so that an update can be undone; then its state must be
-  /// resident.
-  Optimizer(config::Optimizer const& options, layout::StageParams const& params, layout::StateShard const& shard,
-            bool narrow_moments, bool resident = true);
-
-  /// The arrays of an owned run that an update reads and writes, count elements each.
-  struct RunViews {
-    View1<Master> master;
-    View1<Gradient> grads;
-    View1<Storage> storage;  ///< gets the new weights rounded to nearest; empty: not written
-  };
-  /// Updates the master weights of an owned run, or of a part of one. `step` counts from 1 (bias correction). Gradients
-  /// are multiplied by `grad_scale` (clipping, loss scale) on the way, and are zero afterwards unless `keep_gradients`.
-  /// Weight decay applies to the parameters whose table row says so.
-  void apply(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale, layout::OwnedRun const& run,
-             RunViews const& views, bool keep_gradients = false);
-  /// apply() that keeps the numbers that it replaces, for take_back(), and does not clear the gradients.
-  void try_out(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale, layout::OwnedRun const& run,
-               RunViews const& views);
-  /// Undoes the last try_out() of a run: its moments and `master` become, bit for bit, what they were before.
-  void take_back(ExecSpace const& exec, layout::OwnedRun const& run, View1<Master> master);
-  /// Bytes that are allocated for take_back().
-  std::int64_t replaced_bytes() const;
-  /// apply() with moments that the caller gives, count elements each (empty for SGD). M is Moment, or bfloat16 beside
-  /// float.
-  template <class M>
-  void apply_with(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale, layout::OwnedRun const& run,
-                  RunViews const& views, bool keep_gradients, View1<M> m, View1<M> v,
-                  kernels::Replaced<Master, M> const& replaced = {});
-
-  /// Calls work(first moment, second moment) with views of the moments in their type; not for SGD.
-  template <class Work>
-  void with_moments(Work&& work) const {
-    if (narrow_.m.extent(0) > 0) return work(View1<Narrow>(narrow_.m), View1<Narrow>(narrow_.v));
-    work(View1<Moment>(wide_.m), View1<Moment>(wide_.v));
-  }
-
-  /// True where moments may be in bfloat16.
+  /// True where precision.moments may be "bf16".
   static constexpr bool may_be_narrow = P3D_16BIT != 0 && sizeof(Moment) == 4;
   using Narrow = std::conditional_t<may_be_narrow, device::bfloat16, Moment>;
 
-private:
-  /// The two moments of all owned elements, one run behind the other.
-  template <class M>
-  struct Moments {
-    device::Owned1<M> m, v;
-  };
-  /// Calls work(moments, replaced moments) with the moments in their type.
+  View1<Moment> wide;    ///< empty where the numbers are narrow
+  View1<Narrow> narrow;  ///< empty where they are not
+
+  /// Calls work(view) with the view that is not empty.
   template <class Work>
-  void with_owned(Work const& work);
-  config::Optimizer options_;
-  layout::StageParams const* params_;
-  Moments<Moment> wide_, replaced_wide_;
-  Moments<Narrow> narrow_, replaced_narrow_;
-  device::Owned1<Master> replaced_master_;
+  void visit(Work const& work) const {
+    if (narrow.extent(0) > 0) return work(narrow);
+    work(wide);
+  }
+};
+
+/// The numbers that all pieces of one update have in common.
+struct UpdateStep {
+  std::int64_t number = 1;  ///< counts the updates from 1 (bias correction)
+  double lr = 0.0;
+  double grad_scale = 1.0;      ///< factor on the gradients: clipping and loss scale
+  bool keep_gradients = false;  ///< false: the gradients are zero after the update
+};
+
+/// An owned run of a stage's parameters, or a part of one, with all that an update of it reads and writes: views of
+/// run.count elements each.
+template <class P>
+struct Piece {
+  layout::OwnedRun run = {};
+  View1<typename P::Master> master = {};
+  View1<typename P::Gradient> gradient = {};
+  View1<typename P::Storage> storage = {};  ///< gets the new weights rounded to nearest; empty: not written
+  std::vector<StateView<P>> state = {};     ///< one view for each array of the optimizer's state, in the table's order
+  /// The views that get the numbers of `master` before the update; empty: these are not kept.
+  View1<typename P::Master> replaced_master = {};
+  /// The views that get the numbers of `state` before the update; empty: these are not kept.
+  std::vector<StateView<P>> replaced_state = {};
+};
+
+/// The rule of an optimizer. Weight decay applies to the parameters whose table row says so.
+template <class P>
+class Optimizer {
+public:
+  virtual ~Optimizer() = default;
+  /// Updates the master weights and the state of one piece.
+  virtual void update(ExecSpace const& exec, UpdateStep const& step, Piece<P> const& piece) const = 0;
+};
+
+/// Makes the optimizer that the input chooses, for one stage. `params` must outlive it.
+template <class P>
+std::unique_ptr<Optimizer<P>> make_optimizer(config::Optimizer const& options, layout::StageParams const& params);
+
+/// The arrays of the state of a stage's owned parameters, one run behind the other, all zeros at first.
+template <class P>
+class StateMemory {
+public:
+  using Master = typename P::Master;
+  /// Allocates `owned` elements of each array: in bfloat16 with `narrow`, and none where the state is not `resident`.
+  /// With options.post_validation it allocates as much again, and room for master weights, so that an update can be
+  /// undone; then the state must be resident.
+  StateMemory(config::Optimizer const& options, std::int64_t owned, bool narrow, bool resident = true);
+
+  /// The whole arrays, in the table's order; empty where the state is not resident.
+  std::vector<StateView<P>> const& arrays() const { return arrays_; }
+  /// Gives a piece the views of its elements.
+  void bind(Piece<P>& piece) const { piece.state = part(arrays_, piece.run); }
+  /// Has the update of a piece keep the numbers that it replaces, for take_back().
+  void keep_replaced(Piece<P>& piece) const;
+  /// Undoes the last update of a run that kept them: its state and `master` become, bit for bit, what they were.
+  void take_back(ExecSpace const& exec, layout::OwnedRun const& run, View1<Master> master) const;
+  /// Bytes of all that is allocated.
+  std::int64_t bytes() const;
+
+private:
+  /// Memory of arrays, of which one of the two types is in use.
+  struct Arrays {
+    std::vector<device::Owned1<typename P::Moment>> wide;
+    std::vector<device::Owned1<typename StateView<P>::Narrow>> narrow;
+  };
+  static std::vector<StateView<P>> part(std::vector<StateView<P>> const& arrays, layout::OwnedRun const& run);
+
+  bool can_take_back_;
+  Arrays memory_;  ///< the memory behind all views
+  std::vector<StateView<P>> arrays_;
+  std::vector<StateView<P>> replaced_;      ///< the numbers before the last update that kept them
+  device::Owned1<Master> replaced_master_;  ///< the master weights before it
 };
 
 /// The factor on the gradients that brings their global norm down to `clip` (1 when the norm is below, or clip is 0).

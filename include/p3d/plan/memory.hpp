@@ -8,6 +8,8 @@
 #include <p3d/layout/shards.hpp>
 #include <p3d/plan/pool.hpp>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -41,11 +43,16 @@ std::int64_t owned_elements(config::Config const& config, layout::StageParams co
 /// Parts of the state of owned parameters. Where the precision has no master weights, `master` are the values, and
 /// there are no other ones.
 struct StateParts {
-  bool master = false, moments = false, values = false;
+  bool master = false;
+  std::size_t arrays = 0;  ///< the first arrays of the optimizer's state, as config/optimizer_state.hpp orders them
+  bool values = false;
 
-  bool any() const { return master || moments || values; }
+  bool any() const { return master || arrays > 0 || values; }
   StateParts operator&(StateParts const& other) const {
-    return {master && other.master, moments && other.moments, values && other.values};
+    return {master && other.master, std::min(arrays, other.arrays), values && other.values};
+  }
+  StateParts operator|(StateParts const& other) const {
+    return {master || other.master, std::max(arrays, other.arrays), values || other.values};
   }
 };
 /// The parts that memory.offload_optimizer and memory.offload_parameters offload.
@@ -63,8 +70,9 @@ struct StatePools {
 struct MemoryPrediction {
   std::int64_t params = 0;                 ///< what layers read, and what is owned of it where replicas divide it
   std::int64_t grads = 0;                  ///< the same; and the buffer in which they travel, where that is another
-  std::int64_t optimizer = 0;              ///< moments: AdamW two numbers per parameter, SGD none; and master weights;
-                                           ///< optimizer.post_validation: the copies of weights and moments
+  std::int64_t optimizer = 0;              ///< the optimizer's state (AdamW two numbers per parameter, SGD none), and
+                                           ///< master weights; optimizer.post_validation: the copies of weights and
+                                           ///< state
   std::int64_t activations = 0;            ///< saved by forward for backward, all slots
   std::int64_t workspace = 0;              ///< scratch, communication buffers, batch
   std::int64_t panels = 0;                 ///< in which the host's threads widen numbers of 16 bits

@@ -22,8 +22,6 @@ io::CheckpointHeader checkpoint_header(config::Config const& config, std::int64_
                                        io::StoredTokenizer const& tokenizer);
 /// The rows of the file's table of parameters, one for each parameter of the model, in model order.
 std::vector<io::TableRow> checkpoint_table(layout::ParamTable const& table);
-/// Whether the optimizer has two moments for each parameter, which a checkpoint then stores too.
-bool has_moments(config::Config const& config);
 
 /// How a file differs from the run that would go on from it, as lines "model.hidden: 96 in the checkpoint, 128 in the
 /// input".

@@ -2,6 +2,7 @@
 #pragma once
 // A small set of arrays, cut over ranks in different ways.
 
+#include <p3d/config/optimizer_state.hpp>
 #include <p3d/io/checkpoint.hpp>
 #include <p3d/io/model_files.hpp>
 
@@ -46,6 +47,9 @@ inline io::ModelFiles small_model_files() {
           {"chat_template.jinja", "{{ messages }}\n"}};
 }
 
+/// The arrays that the optimizer of an input has by default.
+inline config::StateArrays adamw_state() { return config::state_of({}).arrays; }
+
 /// The parts of one rank and their memory: the embedding by padded rows over `comm`, the projection by columns, the
 /// second vector by columns; the first one and the last matrix replicated, of which the matrix is large enough for its
 /// replicas to share the work.
@@ -56,7 +60,7 @@ struct SmallParts {
 
   SmallParts(comm::Communicator& comm, comm::Communicator& self, bool fill) {
     auto const table = small_table();
-    auto const arrays = io::checkpoint_arrays(table, true);
+    auto const arrays = io::checkpoint_arrays(table, adamw_state());
     int const n = comm.size(), r = comm.rank();
     memory.resize(arrays.size());
     for (std::size_t a = 0; a < arrays.size(); ++a) {

@@ -58,8 +58,8 @@ void write(std::string const& path, int ranks, WriteBy way, std::int64_t buffer)
     auto self = comm::Communicator::self();
     SmallParts<T> small(sub, self, true);
     io::CheckpointWriter writer(sub, {.buffer_bytes = buffer, .way = way, .verify = true});
-    writer.start(path, small_header(sizeof(T) == 4 ? Element::float32 : Element::float64), small_table(), true,
-                 small.parts, small_model_files());
+    writer.start(path, small_header(sizeof(T) == 4 ? Element::float32 : Element::float64), small_table(),
+                 test::adamw_state(), small.parts, small_model_files());
     for (auto& m : small.memory)
       std::fill(m.begin(), m.end(), T(7));  // the parts may change now: no way still needs them
     auto const result = writer.finish();
@@ -188,7 +188,7 @@ TEST(Checkpoint, TheCopyLiesWhereItIsTold) {
   SmallParts<double> small(world(), self, true);
   for (int i = 0; i < 2; ++i) {
     auto const path = folder / ("run-0000001" + std::to_string(i) + ".h5");
-    writer.start(path, small_header(Element::float64), small_table(), true, small.parts);
+    writer.start(path, small_header(Element::float64), small_table(), test::adamw_state(), small.parts);
     auto const result = writer.finish();
     ASSERT_FALSE(result.error) << base::format(*result.error);
     expect_read<double>(path, world().size(), 1 << 20);
@@ -205,7 +205,8 @@ TEST(Checkpoint, AnUnwritableFolderIsAnErrorOnEveryRank) {
   SmallParts<double> small(world(), self, true);
   for (auto way : all_ways) {
     io::CheckpointWriter writer(world(), {.buffer_bytes = 1 << 20, .way = way, .verify = true});
-    writer.start("/proc/nowhere/run-00000015.h5", small_header(Element::float64), small_table(), true, small.parts);
+    writer.start("/proc/nowhere/run-00000015.h5", small_header(Element::float64), small_table(), test::adamw_state(),
+                 small.parts);
     auto const result = writer.finish();
     ASSERT_TRUE(result.error);
     EXPECT_NE(result.error->where.find("/proc/nowhere/run-00000015.h5.part"), std::string::npos);
@@ -222,7 +223,8 @@ TEST(CheckpointFolder, OnlyOlderValidFilesOfTheRunGo) {
     auto header = small_header(Element::float64);
     header.step = step;
     io::CheckpointWriter writer(world(), {});
-    writer.start(io::checkpoint_path(folder.path().string(), name, step), header, small_table(), true, small.parts);
+    writer.start(io::checkpoint_path(folder.path().string(), name, step), header, small_table(), test::adamw_state(),
+                 small.parts);
     ASSERT_FALSE(writer.finish().error);
   };
   for (std::int64_t step : {10, 20, 30, 40, 50}) make("run", step);
