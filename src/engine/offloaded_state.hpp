@@ -58,7 +58,7 @@ private:
 
 using plan::StateParts;
 
-/// Of one stage.
+/// The offloaded state of one stage.
 template <class P>
 class OffloadedState {
 public:
@@ -97,7 +97,7 @@ public:
            (parts.values ? device::OffloadedArray<S>::file_bytes(n) : 0);
   }
 
-  /// Where each part goes; null: host memory.
+  /// The files that parts go to; null: host memory.
   struct Files {
     device::SwapFile* optimizer = nullptr;
     device::SwapFile* values = nullptr;
@@ -126,7 +126,7 @@ public:
     }
   }
 
-  /// What a visit sees of a part of an owned run, its elements: empty views where there is nothing.
+  /// Views of the elements of a part of an owned run, for a visit: empty where the part is not streamed.
   struct Views {
     device::View1<Master> master;
     std::vector<optim::StateView<P>> state;

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text from the model, token after token, with the keys and values of what was read before.
+// Text from the model, token after token, with the keys and values of what was read before. All ranks of a pipeline
+// run one pass for the newest tokens of all texts together; the first rank of the last stage draws, and one sum over
+// the world tells everybody. Example: with 2 replicas and 5 texts, replica 0 grows texts 0, 2 and 4, replica 1 the
+// others.
 
-#include "trainer_state.hpp"
+#include "sample.hpp"
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/random.hpp>
+#include <p3d/collectives/collectives.hpp>
 #include <p3d/model/decoder.hpp>
 #include <p3d/schedule/query.hpp>
 
@@ -127,6 +132,8 @@ private:
   std::int64_t capacity_;
 };
 
+}  // namespace
+
 void require_tokens(std::vector<std::vector<int>> const& prompts, std::int64_t vocab) {
   for (auto const& prompt : prompts) {
     P3D_REQUIRE(!prompt.empty(), "a prompt has a token");
@@ -139,44 +146,39 @@ void require_tokens(std::vector<std::vector<int>> const& prompts, std::int64_t v
   }
 }
 
-}  // namespace
-
 template <class P>
-std::vector<std::vector<int>> Trainer<P>::sample(std::vector<std::vector<int>> const& prompts,
-                                                 SampleOptions const& options) {
-  auto& s = *state_;
-  auto const vocab = s.config.model.vocab_size;
-  require_tokens(prompts, vocab);
-  s.prepare_to_read();
-  s.stopped_early = false;
+std::vector<std::vector<int>> sample(RankContext& rank, RankMemory<P>& memory,
+                                     std::vector<std::vector<int>> const& prompts, SampleOptions const& options) {
+  auto const vocab = rank.config.model.vocab_size;
+  rank.stop.early = false;
   std::vector<std::vector<int>> drawn(prompts.size());
   if (prompts.empty() || options.tokens <= 0) return drawn;
 
   std::size_t longest = 0;
   for (auto const& prompt : prompts) longest = std::max(longest, prompt.size());
-  auto const capacity = std::min(s.config.model.seq_len, static_cast<std::int64_t>(longest) + options.tokens);
+  auto const capacity = std::min(rank.config.model.seq_len, static_cast<std::int64_t>(longest) + options.tokens);
   // Replicas share the texts; not where a stage's weights or experts are on all of them: then all make every pass.
-  bool const together = s.config.memory.divides() || s.config.memory.moves_weights() ||
-                        layout::exchanges_across(s.plan.grid, layout::Axis::dp);
-  auto const replicas = static_cast<std::size_t>(together ? 1 : s.config.parallel.dp);
-  auto const mine = replicas == 1 ? 0 : static_cast<std::size_t>(s.here.dp);
+  bool const together = rank.config.memory.divides() || rank.config.memory.moves_weights() ||
+                        layout::exchanges_across(rank.plan.grid, layout::Axis::dp);
+  auto const replicas = static_cast<std::size_t>(together ? 1 : rank.config.parallel.dp);
+  auto const mine = replicas == 1 ? 0 : static_cast<std::size_t>(rank.here.dp);
   auto const each = (prompts.size() + replicas - 1) / replicas;  // texts of a replica
   auto const batch = std::min(each, static_cast<std::size_t>(std::max<std::int64_t>(1, options.batch)));
-  int const last_stage = s.plan.stages.num_stages() - 1;
-  auto elsewhere = s.here;  // the rank of a replica that draws is the first of those that hold the last stage
-  elsewhere.pp -= s.plan.stages.pipeline_rank(last_stage);
+  int const last_stage = rank.plan.stages.num_stages() - 1;
+  auto elsewhere = rank.here;  // the rank of a replica that draws is the first of those that hold the last stage
+  elsewhere.pp -= rank.plan.stages.pipeline_rank(last_stage);
   if (replicas > 1) elsewhere.dp = 0;
   bool const draws = elsewhere.zero(layout::dense_axes);
 
   std::map<int, model::WeightProvider<P>*> weights;
-  for (auto& [number, unit] : s.units) weights[number] = unit->weights.get();
+  for (auto& [number, unit] : memory.units()) weights[number] = unit->weights.get();
   auto const key = base::random_key(options.seed, "sample");
   auto const width = static_cast<std::size_t>(vocab);
   auto const at = [&](std::size_t place) { return static_cast<std::ptrdiff_t>(place * width); };
   auto const choice = static_cast<std::size_t>(options.vocabulary > 0 ? std::min(vocab, options.vocabulary) : vocab);
-  Generator<P> generator(s.config, s.plan, std::move(weights), s.mesh.along("pp"), s.tp, s.experts,
+  Generator<P> generator(rank.config, rank.plan, std::move(weights), rank.mesh.along("pp"), rank.tp, rank.experts,
                          static_cast<std::int64_t>(batch), capacity);
-  for (std::size_t begin = 0; begin < each && !s.stopped_early; begin += batch) {
+  for (std::size_t begin = 0; begin < each && !rank.stop.early; begin += batch) {
     // Place b of replica r has text (begin + b) * replicas + r.
     auto const size = std::min(batch, each - begin);
     auto const number = [&](std::size_t place) { return begin * replicas + place; };
@@ -187,7 +189,7 @@ std::vector<std::vector<int>> Trainer<P>::sample(std::vector<std::vector<int>> c
       texts.back().done = !exists;
     }
     auto const all_done = [&] { return std::all_of(texts.begin(), texts.end(), [](auto& t) { return t.done; }); };
-    for (std::int64_t i = 0; i < options.tokens && !all_done() && !s.stopped_early; ++i) {
+    for (std::int64_t i = 0; i < options.tokens && !all_done() && !rank.stop.early; ++i) {
       // The tokens of all texts, and whether any rank was asked to stop.
       std::vector<std::int32_t> words(texts.size() + 1, 0);
       std::vector<double> rows_told(options.observe ? texts.size() * width : 0, 0.0);
@@ -217,12 +219,12 @@ std::vector<std::vector<int>> Trainer<P>::sample(std::vector<std::vector<int>> c
         }
       }
       if (next.size() > 0) read(next, places);
-      words.back() = s.stop_asked && s.stop_asked() ? 1 : 0;
-      s.mesh.world()
+      words.back() = rank.stop.here() ? 1 : 0;
+      rank.mesh.world()
           .all_reduce(words.data(), static_cast<std::int64_t>(words.size()), comm::Type::int32, comm::Reduction::max)
           .wait();
       if (options.observe)
-        s.mesh.world()
+        rank.mesh.world()
             .all_reduce(rows_told.data(), static_cast<std::int64_t>(rows_told.size()), comm::Type::float64,
                         comm::Reduction::sum)
             .wait();
@@ -236,14 +238,15 @@ std::vector<std::vector<int>> Trainer<P>::sample(std::vector<std::vector<int>> c
         texts[place].done = std::find(stops.begin(), stops.end(), words[place]) != stops.end() ||
                             (options.complete && options.complete(number(place), out));
       }
-      s.stopped_early = words.back() != 0;
+      rank.stop.early = words.back() != 0;
     }
   }
   return drawn;
 }
 
-#define P3D_INSTANTIATE(P) \
-  template std::vector<std::vector<int>> Trainer<P>::sample(std::vector<std::vector<int>> const&, SampleOptions const&);
+#define P3D_INSTANTIATE(P)                                                                                             \
+  template std::vector<std::vector<int>> sample<P>(RankContext&, RankMemory<P>&, std::vector<std::vector<int>> const&, \
+                                                   SampleOptions const&);
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE
 

@@ -149,13 +149,13 @@ Deviations compare(p3d::config::Config const& config, p3d::comm::Communicator co
   Deviations out;
   auto const grow = [](double& most, double off) { most = off <= most ? most : off; };  // takes NaN
   for (std::size_t s = 0; s < expected.steps.size(); ++s) {
-    trainer.keep_gradients(s == 0);
+    trainer.inspection().keep_gradients(s == 0);
     auto const got = trainer.step();
     grow(out.loss, std::fabs(got.loss / expected.steps[s].loss - 1.0));
     grow(out.norm, std::fabs(got.grad_norm / expected.steps[s].norm - 1.0));
     if (s > 0) continue;
     for (auto const& [name, theirs] : expected.gradients) {
-      double const off = deviation(trainer.gather_gradient(name), theirs);
+      double const off = deviation(trainer.inspection().gather_gradient(name), theirs);
       EXPECT_TRUE(off <= 1e-12 || out.loss > 1e-12) << name << ": " << off;  // which, where the loss is right
       grow(out.gradient, off);
     }

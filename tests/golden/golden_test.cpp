@@ -56,7 +56,7 @@ TEST_P(Golden, LossesAndGradientsAgree) {
     ASSERT_TRUE(input.config) << p3d::config::format(input.errors);
     p3d::engine::Trainer<p3d::device::Fp64> trainer(*input.config, world);
     for (std::size_t s = 0; s < reference.steps.size(); ++s) {
-      trainer.keep_gradients(s == 0);
+      trainer.inspection().keep_gradients(s == 0);
       auto const result = trainer.step();
       auto const& expected = reference.steps[s];
       EXPECT_NEAR(result.lr, expected.lr, 1e-15);
@@ -66,7 +66,7 @@ TEST_P(Golden, LossesAndGradientsAgree) {
       worst_loss = std::max(worst_loss, deviation);
       if (s > 0) continue;
       for (auto const& p : reference.parameters) {
-        auto const ours = trainer.gather_gradient(p.name);
+        auto const ours = trainer.inspection().gather_gradient(p.name);
         auto const theirs = reference.gradient(p.name);
         ASSERT_EQ(ours.size(), theirs.size()) << p.name;
         std::vector<double> difference(ours.size());
@@ -78,7 +78,7 @@ TEST_P(Golden, LossesAndGradientsAgree) {
       }
     }
     for (auto const& p : reference.parameters) {
-      double const found = norm(trainer.gather_value(p.name));
+      double const found = norm(trainer.inspection().gather_value(p.name));
       if (p.name.ends_with("attn.k.bias")) {  // zero in exact arithmetic: AdamW's steps of rounding, in both programs
         EXPECT_LT(found, 1e-10) << p.name;
         EXPECT_LT(p.final_norm, 1e-10) << p.name;

@@ -78,7 +78,7 @@ Run train(p3d::config::Config const& config, Reference const& reference, p3d::co
   p3d::engine::Trainer<p3d::device::Fp64> trainer(config, world);
   Run run;
   for (std::size_t s = 0; s < reference.steps.size(); ++s) run.steps.push_back(trainer.step());
-  for (auto const& p : reference.parameters) run.weights[p.name] = trainer.gather_value(p.name);
+  for (auto const& p : reference.parameters) run.weights[p.name] = trainer.inspection().gather_value(p.name);
   return run;
 }
 

@@ -66,7 +66,8 @@ std::vector<double> train(P, p3d::config::Config const& config, p3d::comm::Commu
   p3d::engine::Trainer<P> trainer(config, comm);
   std::vector<double> losses;
   for (int s = 0; s < num_steps; ++s) losses.push_back(trainer.step().loss);
-  P3D_REQUIRE(trainer.activation_high_water() == trainer.activation_capacity(), "activations fill the arena exactly");
+  P3D_REQUIRE(trainer.inspection().activation_high_water() == trainer.inspection().activation_capacity(),
+              "activations fill the arena exactly");
   return losses;
 }
 

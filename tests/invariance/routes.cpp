@@ -77,11 +77,11 @@ Run train(config::Config const& config, comm::Communicator const& comm, model::R
           model::RouteLog const* replay, Ties ties = Ties::as_they_are) {
   Trainer trainer(config, comm);
   make_ties(trainer, ties);
-  trainer.record_routes(record);
-  trainer.replay_routes(replay);
+  trainer.inspection().record_routes(record);
+  trainer.inspection().replay_routes(replay);
   Run out;
   for (int s = 0; s < steps; ++s) out.losses.push_back(trainer.step().loss);
-  out.flipped = trainer.flipped_routes();
+  out.flipped = trainer.inspection().flipped_routes();
   return out;
 }
 

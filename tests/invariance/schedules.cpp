@@ -155,8 +155,8 @@ private:
     std::vector<double> losses;
     for (int s = 0; s < num_steps; ++s) losses.push_back(trainer.step().loss);
     auto const memory = trainer.plan().memory_of(trainer.mesh().coordinate("pp"));
-    std::int64_t other_peak =
-        static_cast<std::int64_t>(trainer.activation_high_water()) != memory.activations + memory.workspace;
+    std::int64_t other_peak = static_cast<std::int64_t>(trainer.inspection().activation_high_water()) !=
+                              memory.activations + memory.workspace;
     world_.all_reduce(&other_peak, 1, p3d::comm::Type::int64, p3d::comm::Reduction::max).wait();
     auto const& expected = reference(llama, config.batch.global);
     double deviation = 0.0;

@@ -24,20 +24,23 @@ template <class P>
 RunResult train_as(P, config::Config const& config, comm::Communicator const& comm, int steps, Also also) {
   engine::Trainer<P> trainer(config, comm);
   RunResult out;
-  trainer.keep_gradients(true);
+  trainer.inspection().keep_gradients(true);
   for (int s = 0; s < steps; ++s) {
     auto const step = trainer.step();
     out.losses.push_back(step.loss);
     out.norms.push_back(step.grad_norm);
     if (s > 0) continue;
-    for (auto const& spec : trainer.plan().table.specs()) out.gradients[spec.name] = trainer.gather_gradient(spec.name);
-    trainer.keep_gradients(false);
+    for (auto const& spec : trainer.plan().table.specs())
+      out.gradients[spec.name] = trainer.inspection().gather_gradient(spec.name);
+    trainer.inspection().keep_gradients(false);
   }
   if (also == Also::values)
-    for (auto const& spec : trainer.plan().table.specs()) out.values[spec.name] = trainer.gather_value(spec.name);
+    for (auto const& spec : trainer.plan().table.specs())
+      out.values[spec.name] = trainer.inspection().gather_value(spec.name);
   for (auto& load : trainer.expert_load()) out.expert_tokens.push_back(std::move(load.tokens));
   if (also == Also::evaluation) out.losses.push_back(trainer.evaluate(1));
-  P3D_REQUIRE(trainer.activation_high_water() == trainer.activation_capacity(), "activations fill the arena exactly");
+  P3D_REQUIRE(trainer.inspection().activation_high_water() == trainer.inspection().activation_capacity(),
+              "activations fill the arena exactly");
   return out;
 }
 

@@ -24,7 +24,7 @@ OWN_LAUNCHES = {"linalg"}  # rooms whose few kernels carry a handful of numbers
 COPY = re.compile(r"\bdeep_copy\s*(\()")
 INSTANCE = re.compile(r"(?:\w+(?:\.|->))*exec_?$")
 # Where nothing runs yet, or a checkpoint wants all to have ended.
-COPIES_THAT_WAIT = {"include/p3d/device/guard.hpp", "include/p3d/device/memory.hpp", "src/engine/trainer_parts.cpp",
+COPIES_THAT_WAIT = {"include/p3d/device/guard.hpp", "include/p3d/device/memory.hpp", "src/engine/checkpoint_parts.cpp",
                     "src/model/block.cpp", "src/run/gpu_aware.cpp"}
 
 

@@ -8,9 +8,9 @@
 #include <p3d/data/sampler.hpp>
 #include <p3d/data/token_source.hpp>
 #include <p3d/io/checkpoint.hpp>
-#include <p3d/model/route_log.hpp>
 #include <p3d/model/weights.hpp>
 #include <p3d/optim/loss_scale.hpp>
+#include <p3d/engine/inspection.hpp>
 #include <p3d/engine/phases.hpp>
 #include <p3d/engine/recorder.hpp>
 #include <p3d/engine/run_plan.hpp>
@@ -25,7 +25,7 @@
 
 namespace p3d::engine {
 
-/// What one step gave, the same on every rank.
+/// The result of one step, the same on every rank.
 struct StepResult {
   std::int64_t step = 0;    ///< number of steps done, this one included
   std::int64_t tokens = 0;  ///< inputs of the global batch
@@ -80,7 +80,7 @@ struct Score {
   std::int64_t windows = 0;
 };
 
-/// Which windows a score is of.
+/// Options of a score: its windows.
 struct ScoreOptions {
   std::int64_t window = 0;  ///< tokens of a window, at most model.seq_len; 0: model.seq_len
   std::int64_t most = 0;    ///< so many windows, the first ones; 0: all
@@ -141,11 +141,11 @@ public:
   Score score(std::vector<layout::Range> const& parts, data::TokenSource const* source = nullptr,
               ScoreOptions const& options = {});
   Score score(layout::Range tokens) { return score(std::vector<layout::Range>{tokens}); }
-  /// The same of the validation split, each of its samples once: what evaluate() gives for as many. Windows have
-  /// model.seq_len tokens; with batch.variable each is a sample of its own length.
+  /// Mean cross entropy over the validation split, each of its samples once: what evaluate() gives for as many. Windows
+  /// have model.seq_len tokens; with batch.variable each is a sample of its own length.
   Score score_validation(ScoreOptions const& options = {});
 
-  /// Of the last step, the layers with experts in order. Collective.
+  /// The loads of the last step, of the layers with experts in order. Collective.
   std::vector<ExpertLoad> expert_load();
 
   /// Steps done, and the inputs of their samples; a checkpoint sets them. Without a number the inputs are counted
@@ -153,28 +153,15 @@ public:
   std::int64_t steps_done() const;
   std::int64_t tokens_done() const;
   void set_steps_done(std::int64_t steps, std::optional<std::int64_t> tokens = {});
-  /// What a checkpoint keeps of the loss scale; set before the first step.
+  /// The state of the loss scale that a checkpoint keeps; set before the first step.
   optim::LossScaleState const& loss_scale() const;
   void set_loss_scale(optim::LossScaleState const& state);
   /// This rank's parts of the arrays of a checkpoint: parameters and, on request, the optimizer's state. Valid as long
   /// as the trainer.
   std::vector<io::CheckpointPart> checkpoint_parts(bool optimizer_state);
 
-  /// Whether the gradients of the following steps stay after the update, for gather_gradient. Costs a pass over them.
-  void keep_gradients(bool keep);
-  /// For tests: in the next step one element of the gradient of that parameter becomes infinite, on one of the ranks
-  /// that sum it, before they do.
-  void spoil_gradient(std::string const& name);
-  /// For tests, of models with experts: from now on the choices of this rank's tokens in training are added to `log`.
-  void record_routes(model::RouteLog* log);
-  /// And taken from `log`, in place of those of the router, whose scores still make the gates. Each may be null (off,
-  /// as at first), and must live as long as it is used.
-  void replay_routes(model::RouteLog const* log);
-  /// Since then: tokens (of a layer each) of all ranks whose own choice was of other experts. Collective.
-  std::int64_t flipped_routes();
-  /// A whole parameter, or its gradient of the last step (before clipping), on every rank: for tests and small models.
-  std::vector<double> gather_value(std::string const& name);
-  std::vector<double> gather_gradient(std::string const& name);
+  /// The object that only tests and small models ask for.
+  Inspection<P>& inspection();
 
   config::Config const& config() const;
   RunPlan const& plan() const;
@@ -185,11 +172,9 @@ public:
   PhaseTimes times() const;
   /// From now on the times of the actions of training go there, until it is null. It must live as long.
   void record_into(Recorder* recorder);
-  /// What this rank has allocated, by the same purposes as the prediction; activations and workspace at their highest.
+  /// The bytes that this rank has allocated, by the same purposes as the prediction; activations and workspace at their
+  /// highest.
   plan::MemoryPrediction memory_in_use() const;
-  /// Activation and scratch bytes of this rank: taken from the arena, at its highest.
-  std::size_t activation_high_water() const;
-  std::size_t activation_capacity() const;
 
 private:
   struct State;

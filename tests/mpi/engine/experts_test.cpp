@@ -50,7 +50,7 @@ void set_values(Trainer& trainer, std::map<std::string, Numbers> const& values) 
         block.push_back(found->second.at(static_cast<std::size_t>(r * part.global_cols + c)));
     part.copy_in(0, part.rows * part.cols, block.data());
   }
-  for (auto const& [name, numbers] : values) EXPECT_EQ(trainer.gather_value(name), numbers) << name;
+  for (auto const& [name, numbers] : values) EXPECT_EQ(trainer.inspection().gather_value(name), numbers) << name;
 }
 
 /// A matrix of experts [experts * hidden, ffn] as one of a dense layer: gate and up [experts * ffn, hidden], down
@@ -116,17 +116,17 @@ TEST(Experts, AllAlikeAreTheDenseAverage) {
       auto const at = name.find("moe.experts.");
       if (at == std::string::npos) continue;
       bool const down = name.ends_with("down.weight");
-      auto const value = dense_matrix(mixture.gather_value(name), down, down ? 1.0 / experts : 1.0);
+      auto const value = dense_matrix(mixture.inspection().gather_value(name), down, down ? 1.0 / experts : 1.0);
       matrices[name.replace(at, 12, "mlp.")] = value;
     }
     set_values(mixture, routers);
     set_values(dense, matrices);
-    mixture.keep_gradients(true);
-    dense.keep_gradients(true);
+    mixture.inspection().keep_gradients(true);
+    dense.inspection().keep_gradients(true);
     EXPECT_NEAR(mixture.step().loss, dense.step().loss, 1e-12);
     for (auto const& spec : mixture.plan().table.specs()) {
       auto name = spec.name;
-      auto gradient = mixture.gather_gradient(name);
+      auto gradient = mixture.inspection().gather_gradient(name);
       auto const at = name.find("moe.experts.");
       if (at == std::string::npos && name.find("moe.") != std::string::npos) continue;  // the router
       if (at != std::string::npos) {
@@ -134,7 +134,7 @@ TEST(Experts, AllAlikeAreTheDenseAverage) {
         gradient = dense_matrix(gradient, down, down ? static_cast<double>(experts) : 1.0);
         name.replace(at, 12, "mlp.");
       }
-      expect_near(gradient, dense.gather_gradient(name), name);
+      expect_near(gradient, dense.inspection().gather_gradient(name), name);
     }
   }
 }
@@ -185,7 +185,7 @@ TEST(Experts, TakeTheMemoryThatWasPredictedWhereOneGetsAllRows) {
                                           world.rank(), counts, room);
     EXPECT_EQ(dispatch.passes(), (n + factor - 1) / factor);
     auto const &found = trainer.memory_in_use(), &expected = trainer.plan().memory_of(0);
-    EXPECT_EQ(trainer.activation_high_water(), trainer.activation_capacity());
+    EXPECT_EQ(trainer.inspection().activation_high_water(), trainer.inspection().activation_capacity());
     test::expect_memory(found, expected);
     EXPECT_NEAR(last, loss.value_or(last), 1e-12) << "rows in one pass and in several";
     loss = last;
@@ -209,7 +209,7 @@ TEST(Experts, LossesOfBalanceHaveTheirSize) {
                                    fmt::format("parallel.ep={}", ep), fmt::format("batch.micro={}", 4 / n)},
                                   n),
                       world);
-      trainer.keep_gradients(true);
+      trainer.inspection().keep_gradients(true);
       Numbers embedding;
       for (int step = 0; step < 2; ++step) {  // the global loss counts the choices of the step before
         std::map<std::string, Numbers> values;
@@ -221,7 +221,7 @@ TEST(Experts, LossesOfBalanceHaveTheirSize) {
           values[layer + "moe.experts.down.weight"] = Numbers(experts * hidden * 16);
         }
         set_values(trainer, values);
-        embedding = trainer.gather_value("embed.token.weight");
+        embedding = trainer.inspection().gather_value("embed.token.weight");
         trainer.step();
       }
       auto const first = embedding.begin() + 'a' * static_cast<std::ptrdiff_t>(hidden);
@@ -233,7 +233,7 @@ TEST(Experts, LossesOfBalanceHaveTheirSize) {
           expected.push_back((2 * c_z * std::log(4.0) / 4 + c_aux * ((e < 2 ? 0.5 : 0.0) - 0.25)) * v /
                              std::sqrt(squares / static_cast<double>(hidden)));
       for (std::size_t l = 0; l < 4; ++l) {
-        auto const gradient = trainer.gather_gradient(fmt::format("layers.{}.moe.router.weight", l));
+        auto const gradient = trainer.inspection().gather_gradient(fmt::format("layers.{}.moe.router.weight", l));
         for (std::size_t i = 0; i < expected.size(); ++i)
           ASSERT_NEAR(gradient[i], expected[i], 1e-6) << kind << " ep " << ep << " layer " << l << ", " << i;
       }

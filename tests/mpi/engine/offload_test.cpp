@@ -56,7 +56,7 @@ std::vector<double> train(config::Config const& config, comm::Communicator const
   auto const predicted = trainer.plan().memory_of(trainer.mesh().coordinate("pp"));
   EXPECT_EQ(used.activations, predicted.activations);
   EXPECT_EQ(used.offloaded_activations, predicted.offloaded_activations);
-  EXPECT_EQ(trainer.activation_high_water(), trainer.activation_capacity());
+  EXPECT_EQ(trainer.inspection().activation_high_water(), trainer.inspection().activation_capacity());
   return out;
 }
 

@@ -232,8 +232,8 @@ TEST_F(PostValidation, NotFiniteIsTakenBack) {
   auto const message = [&](Words const& more) {
     engine::Trainer<device::Fp32> trainer(make_config(with(words, more), world.size()), world);
     for (int s = 0; s < 3; ++s) trainer.step();
-    auto const before = trainer.gather_value("layers.1.mlp.up.weight");
-    trainer.spoil_gradient("layers.1.mlp.up.weight");
+    auto const before = trainer.inspection().gather_value("layers.1.mlp.up.weight");
+    trainer.inspection().spoil_gradient("layers.1.mlp.up.weight");
     std::string text;
     try {
       trainer.step();
@@ -241,7 +241,7 @@ TEST_F(PostValidation, NotFiniteIsTakenBack) {
       text = e.what();
       EXPECT_EQ(e.code(), base::ExitCode::not_finite);
     }
-    EXPECT_EQ(trainer.gather_value("layers.1.mlp.up.weight"), before);
+    EXPECT_EQ(trainer.inspection().gather_value("layers.1.mlp.up.weight"), before);
     return text;
   };
   auto const waiting = message({});
@@ -258,12 +258,12 @@ TEST_F(PostValidation, OverflowsAreSkipped) {
     engine::Trainer<device::Fp16> trainer(make_config(with(words, more), world.size()), world);
     std::vector<double> out;
     for (int s = 0; s < 6; ++s) {
-      if (s == 3) trainer.spoil_gradient("layers.1.mlp.up.weight");
+      if (s == 3) trainer.inspection().spoil_gradient("layers.1.mlp.up.weight");
       auto const result = trainer.step();
       EXPECT_EQ(result.skipped(), s == 3);
       out.insert(out.end(), {result.loss, s == 3 ? 0.0 : result.grad_norm, result.lr, result.loss_scale});
     }
-    for (double x : trainer.gather_value("layers.0.mlp.up.weight")) out.push_back(x);
+    for (double x : trainer.inspection().gather_value("layers.0.mlp.up.weight")) out.push_back(x);
     EXPECT_EQ(trainer.post_validation().taken_back, taken_back);
     return out;
   };

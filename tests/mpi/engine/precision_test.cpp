@@ -58,7 +58,8 @@ Trace train(config::Config const& config, comm::Communicator const& world, bool 
   engine::Trainer<P> trainer(config, world);
   Trace out;
   for (int step = 1; step <= 20; ++step) {
-    if (overflow && (step == 5 || step == 6 || step == 12)) trainer.spoil_gradient("layers.2.mlp.down.weight");
+    if (overflow && (step == 5 || step == 6 || step == 12))
+      trainer.inspection().spoil_gradient("layers.2.mlp.down.weight");
     auto const r = trainer.step();
     out.losses.push_back(r.loss);
     out.scales.push_back(r.loss_scale);
@@ -68,7 +69,8 @@ Trace train(config::Config const& config, comm::Communicator const& world, bool 
     }
   }
   auto const memory = trainer.plan().memory_of(trainer.mesh().coordinate("pp"));
-  EXPECT_EQ(static_cast<std::int64_t>(trainer.activation_high_water()), memory.activations + memory.workspace);
+  EXPECT_EQ(static_cast<std::int64_t>(trainer.inspection().activation_high_water()),
+            memory.activations + memory.workspace);
   return out;
 }
 
@@ -221,7 +223,7 @@ TEST(Precision, AnOverflowAtTheFloorEndsTheRun) {
   auto const overflow = [&]<class P>(P, std::string const& precision, std::vector<std::string> const& more) {
     engine::Trainer<P> trainer(make_config(precision, {}, more), self);
     trainer.step();
-    trainer.spoil_gradient("embed.token.weight");
+    trainer.inspection().spoil_gradient("embed.token.weight");
     trainer.step();
   };
   std::vector<std::string> const at_floor{"precision.loss_scale_initial=8", "precision.loss_scale_floor=8"};
@@ -248,7 +250,7 @@ template <class P>
 void expect_goes_on(config::Config const& config, comm::Communicator const& world, bool overflow) {
   engine::Trainer<P> first(config, world), second(config, world);
   for (int s = 0; s < 6; ++s) {
-    if (overflow && s % 3 == 2) first.spoil_gradient("final_norm.weight");
+    if (overflow && s % 3 == 2) first.inspection().spoil_gradient("final_norm.weight");
     first.step();
   }
   auto const saved = state(first);

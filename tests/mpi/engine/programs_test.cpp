@@ -149,11 +149,11 @@ struct Outcome {
 Outcome train(engine::Trainer<device::Fp64>& trainer) {
   Outcome o;
   for (int s = 0; s < steps; ++s) {
-    trainer.keep_gradients(s == 0);
+    trainer.inspection().keep_gradients(s == 0);
     o.losses.push_back(trainer.step().loss);
     if (s > 0) continue;
     for (auto const& spec : trainer.plan().table.specs()) {
-      auto const g = trainer.gather_gradient(spec.name);
+      auto const g = trainer.inspection().gather_gradient(spec.name);
       o.gradients.insert(o.gradients.end(), g.begin(), g.end());
     }
   }
@@ -199,7 +199,8 @@ TEST_P(Programs, GiveTheLossesAndGradientsOfOneRank) {
       EXPECT_NEAR(found.eval, expected.eval, 1e-9 * expected.eval);
       EXPECT_EQ(found.text, expected.text);
       auto const memory = trainer.plan().memory_of(trainer.mesh().coordinate("pp"));
-      EXPECT_EQ(static_cast<std::int64_t>(trainer.activation_high_water()), memory.activations + memory.workspace);
+      EXPECT_EQ(static_cast<std::int64_t>(trainer.inspection().activation_high_water()),
+                memory.activations + memory.workspace);
       if (::testing::Test::HasFailure()) return;
       ++ran;
     }

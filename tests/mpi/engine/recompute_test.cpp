@@ -80,12 +80,12 @@ Outcome train(config::Config const& config, comm::Communicator const& world) {
   engine::Trainer<P> trainer(config, world);
   Outcome out;
   for (int s = 0; s < steps; ++s) {
-    trainer.keep_gradients(s + 1 == steps);
+    trainer.inspection().keep_gradients(s + 1 == steps);
     out.numbers.push_back(trainer.step().loss);
   }
   for (auto const& spec : trainer.plan().table.specs()) {
-    for (double x : trainer.gather_gradient(spec.name)) out.numbers.push_back(x);
-    for (double x : trainer.gather_value(spec.name)) out.numbers.push_back(x);
+    for (double x : trainer.inspection().gather_gradient(spec.name)) out.numbers.push_back(x);
+    for (double x : trainer.inspection().gather_value(spec.name)) out.numbers.push_back(x);
   }
   out.numbers.push_back(trainer.evaluate(1));
   for (auto const& part : trainer.checkpoint_parts(true)) {
@@ -95,8 +95,8 @@ Outcome train(config::Config const& config, comm::Communicator const& world) {
   }
   auto const memory = trainer.plan().memory_of(trainer.mesh().coordinate("pp"));
   out.memory = memory.activations + memory.workspace;
-  EXPECT_EQ(static_cast<std::int64_t>(trainer.activation_high_water()), out.memory);
-  EXPECT_EQ(trainer.activation_capacity(), trainer.activation_high_water());
+  EXPECT_EQ(static_cast<std::int64_t>(trainer.inspection().activation_high_water()), out.memory);
+  EXPECT_EQ(trainer.inspection().activation_capacity(), trainer.inspection().activation_high_water());
   return out;
 }
 

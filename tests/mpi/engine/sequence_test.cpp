@@ -66,7 +66,7 @@ Outcome train(config::Config const& config, comm::Communicator const& world) {
   Outcome out;
   std::vector<double> losses, norms;
   for (int s = 0; s < steps; ++s) {
-    trainer.keep_gradients(s + 1 == steps);
+    trainer.inspection().keep_gradients(s + 1 == steps);
     auto const result = trainer.step();
     losses.push_back(result.loss);
     norms.push_back(result.grad_norm);
@@ -74,14 +74,14 @@ Outcome train(config::Config const& config, comm::Communicator const& world) {
   out.add("losses", losses);
   out.add("norms", norms);
   for (auto const& spec : trainer.plan().table.specs()) {
-    out.add("gradient of " + spec.name, trainer.gather_gradient(spec.name));
-    out.add(spec.name, trainer.gather_value(spec.name));
+    out.add("gradient of " + spec.name, trainer.inspection().gather_gradient(spec.name));
+    out.add(spec.name, trainer.inspection().gather_value(spec.name));
   }
   out.add("validation loss", {trainer.evaluate(1)});
   std::vector<double> text;
   for (int c : test::greedy(trainer, "The", 3)) text.push_back(c);
   out.add("sample", text);
-  EXPECT_EQ(trainer.activation_high_water(), trainer.activation_capacity());
+  EXPECT_EQ(trainer.inspection().activation_high_water(), trainer.inspection().activation_capacity());
   return out;
 }
 

@@ -32,15 +32,15 @@ template <class P>
 std::vector<double> train(engine::Trainer<P>& trainer, int steps) {
   std::vector<double> out;
   for (int s = 0; s < steps; ++s) {
-    trainer.keep_gradients(s == steps - 1);
+    trainer.inspection().keep_gradients(s == steps - 1);
     auto const result = trainer.step();
     out.push_back(result.loss);
     out.push_back(result.grad_norm);
     if (s == 1) out.push_back(trainer.evaluate(1));
   }
   for (auto const& spec : trainer.plan().table.specs()) {
-    for (double x : trainer.gather_gradient(spec.name)) out.push_back(x);
-    for (double x : trainer.gather_value(spec.name)) out.push_back(x);
+    for (double x : trainer.inspection().gather_gradient(spec.name)) out.push_back(x);
+    for (double x : trainer.inspection().gather_value(spec.name)) out.push_back(x);
   }
   for (int c : greedy(trainer, "The", 2)) out.push_back(c);
   return out;

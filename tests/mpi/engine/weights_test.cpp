@@ -102,12 +102,12 @@ private:
 std::vector<double> train(engine::Trainer<Policy>& trainer) {
   std::vector<double> out;
   for (int s = 0; s < 3; ++s) {
-    trainer.keep_gradients(s == 2);
+    trainer.inspection().keep_gradients(s == 2);
     out.push_back(trainer.step().loss);
   }
   for (auto const& spec : trainer.plan().table.specs()) {
-    for (double x : trainer.gather_gradient(spec.name)) out.push_back(x);
-    for (double x : trainer.gather_value(spec.name)) out.push_back(x);
+    for (double x : trainer.inspection().gather_gradient(spec.name)) out.push_back(x);
+    for (double x : trainer.inspection().gather_value(spec.name)) out.push_back(x);
   }
   out.push_back(trainer.evaluate(1));
   for (int c : test::greedy(trainer, "The", 2)) out.push_back(c);

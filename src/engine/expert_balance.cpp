@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of the choices of experts after a step.
-
-#include "trainer_state.hpp"
+#include "expert_balance.hpp"
 
 #include <p3d/device/guard.hpp>
 #include <p3d/layout/params.hpp>
@@ -31,22 +29,21 @@ double ExpertLoad::entropy() const {
 }
 
 template <class P>
-std::vector<ExpertLoad> Trainer<P>::expert_load() {
-  auto& s = *state_;
-  auto const& model = s.config.model;
+std::vector<ExpertLoad> ExpertBalance<P>::loads() {
+  auto const& model = rank_->config.model;
   std::vector<ExpertLoad> out;
   if (!model.moe.on()) return out;
   std::vector<std::int64_t> counts;  // other ranks of the pipeline have other layers
   for (std::int64_t l = 0; l < model.layers; ++l) {
     if (!model.has_experts(l)) continue;
-    auto const mine = s.chosen.find(l);
+    auto const mine = chosen_.find(l);
     out.push_back({l, {}});
-    if (mine == s.chosen.end())
+    if (mine == chosen_.end())
       counts.insert(counts.end(), static_cast<std::size_t>(model.moe.experts), 0);
     else
       counts.insert(counts.end(), mine->second.begin(), mine->second.end());
   }
-  s.mesh.along("pp").all_reduce(counts.data(), std::ssize(counts), comm::Type::int64, comm::Reduction::sum).wait();
+  rank_->mesh.along("pp").all_reduce(counts.data(), std::ssize(counts), comm::Type::int64, comm::Reduction::sum).wait();
   for (std::size_t i = 0; i < out.size(); ++i) {
     auto const begin = counts.begin() + static_cast<std::ptrdiff_t>(i) * model.moe.experts;
     out[i].tokens.assign(begin, begin + model.moe.experts);
@@ -55,13 +52,14 @@ std::vector<ExpertLoad> Trainer<P>::expert_load() {
 }
 
 template <class P>
-void Trainer<P>::State::balance_experts() {
+void ExpertBalance<P>::follow(bool updated) {
+  auto const& config = rank_->config;
   if (!config.model.moe.on()) return;
   auto const experts_of_layer = static_cast<std::size_t>(config.model.moe.experts);
   std::vector<std::int64_t> counts;  // of this rank's layers with experts, one behind the other
   std::vector<std::int64_t> layers;
-  for (auto& [number, unit] : units) {
-    auto layer = plan.stages.layers(number).begin;
+  for (auto& [number, unit] : memory_->units()) {
+    auto layer = rank_->plan.stages.layers(number).begin;
     for (auto const& of_layer : unit->stage.take_expert_counts()) {
       if (!of_layer.empty()) {
         layers.push_back(layer);
@@ -72,34 +70,34 @@ void Trainer<P>::State::balance_experts() {
   }
   for (auto a : layout::stage_axes.list()) {
     if (config.parallel[a] > 1)
-      mesh.along(layout::name(a))
+      rank_->mesh.along(layout::name(a))
           .all_reduce(counts.data(), std::ssize(counts), comm::Type::int64, comm::Reduction::sum)
           .wait();
   }
   for (std::size_t i = 0; i < layers.size(); ++i) {
     auto const begin = counts.begin() + static_cast<std::ptrdiff_t>(i * experts_of_layer);
-    chosen[layers[i]].assign(begin, begin + static_cast<std::ptrdiff_t>(experts_of_layer));
+    chosen_[layers[i]].assign(begin, begin + static_cast<std::ptrdiff_t>(experts_of_layer));
   }
-  if (config.model.moe.changes_router() && !skipped_update) follow_choices();
+  if (config.model.moe.changes_router() && updated) change_router();
 }
 
 template <class P>
-void Trainer<P>::State::follow_choices() {
+void ExpertBalance<P>::change_router() {
   using Master = typename P::Master;
-  double const rate = config.model.moe.bias_update_rate;
-  for (auto& [number, owner] : units) {
+  double const rate = rank_->config.model.moe.bias_update_rate;
+  for (auto& [number, owner] : memory_->units()) {
     auto* const unit = owner.get();
-    for_master(*unit, [&](layout::OwnedRun const& run, auto const& numbers) {
+    memory_->for_master(*unit, [&](layout::OwnedRun const& run, auto const& numbers) {
       layout::for_parameters(
           unit->params.layout(), run.begin, run.count,
           [&](layout::LocalParam const& item, std::int64_t first, std::int64_t count) {
             if (item.spec->trained) return;
-            auto const& of_layer = chosen.at(item.spec->layer);
+            auto const& of_layer = chosen_.at(item.spec->layer);
             std::int64_t all = 0;
             for (auto n : of_layer) all += n;
             auto const begin = item.offset + first - run.begin;
             auto const part = Kokkos::subview(numbers, Kokkos::pair<std::int64_t, std::int64_t>(begin, begin + count));
-            auto const host = device::copy_to_host("p3d::engine::follow_choices", exec, part);
+            auto const host = device::copy_to_host("p3d::engine::expert_balance", rank_->exec, part);
             auto const moved = device::new_host_view(part);
             bool const load = item.spec->name.ends_with(".load");
             for (std::int64_t k = 0; k < count; ++k) {
@@ -110,41 +108,15 @@ void Trainer<P>::State::follow_choices() {
               double const share = all > 0 ? static_cast<double>(chose) / static_cast<double>(all) : 0.0;
               moved(k) = static_cast<Master>(load ? share : static_cast<double>(host(k)) + step);
             }
-            device::copy_from_host<Master>(exec, {moved.data(), moved.size()}, device::View1<Master>(part));
+            device::copy_from_host<Master>(rank_->exec, {moved.data(), moved.size()}, device::View1<Master>(part));
           });
     });
     if (unit->sharded) unit->sharded->updated();
   }
-  if (P::has_master) master_is_newer = true;
+  if (P::has_master) memory_->master_changed();
 }
 
-template <class P>
-void Trainer<P>::record_routes(model::RouteLog* log) {
-  state_->routes.record = log;
-  for (auto& w : state_->workspaces) w.set_routes(&state_->routes);
-}
-
-template <class P>
-void Trainer<P>::replay_routes(model::RouteLog const* log) {
-  state_->routes.replay = log;
-  state_->routes.flipped = 0;
-  for (auto& w : state_->workspaces) w.set_routes(&state_->routes);
-}
-
-template <class P>
-std::int64_t Trainer<P>::flipped_routes() {
-  auto flipped = state_->routes.flipped;
-  state_->mesh.world().all_reduce(&flipped, 1, comm::Type::int64, comm::Reduction::sum).wait();
-  return flipped;
-}
-
-#define P3D_INSTANTIATE(P)                                         \
-  template void Trainer<P>::record_routes(model::RouteLog*);       \
-  template void Trainer<P>::replay_routes(model::RouteLog const*); \
-  template std::int64_t Trainer<P>::flipped_routes();              \
-  template std::vector<ExpertLoad> Trainer<P>::expert_load();      \
-  template void Trainer<P>::State::balance_experts();              \
-  template void Trainer<P>::State::follow_choices();
+#define P3D_INSTANTIATE(P) template class ExpertBalance<P>;
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE
 

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint_parts.hpp"
+
+#include <p3d/device/guard.hpp>
+
+#include <string>
+
+namespace p3d::engine {
+
+namespace {
+
+/// A view of `count` elements of a flat buffer from `begin` on.
+template <class T>
+auto elements(device::View1<T> flat, std::int64_t begin, std::int64_t count) {
+  return Kokkos::subview(flat, Kokkos::pair<std::int64_t, std::int64_t>(begin, begin + count));
+}
+/// A view of `count` numbers in host memory.
+template <class T, class V>
+auto host_view(V* memory, std::int64_t count) {
+  return Kokkos::View<T*, Kokkos::LayoutRight, device::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>(
+      static_cast<T*>(memory), static_cast<std::size_t>(count));
+}
+
+/// Copies numbers of a flat buffer to `host`, in the file's type: numbers of 16 bits become floats.
+template <class T>
+void copy_out(device::View1<T> flat, std::int64_t begin, std::int64_t count, void* host) {
+  if constexpr (sizeof(T) == 2) {
+    std::vector<T> numbers(static_cast<std::size_t>(count));
+    Kokkos::deep_copy(host_view<T>(numbers.data(), count), elements<T>(flat, begin, count));
+    auto* const out = static_cast<float*>(host);
+    for (std::size_t i = 0; i < numbers.size(); ++i) out[i] = numbers[i];
+  } else {
+    Kokkos::deep_copy(host_view<T>(host, count), elements<T>(flat, begin, count));
+  }
+}
+/// Copies numbers of the file's type from `host` to a flat buffer.
+template <class T>
+void copy_in(device::View1<T> flat, std::int64_t begin, std::int64_t count, void const* host) {
+  if constexpr (sizeof(T) == 2) {
+    auto const* const in = static_cast<float const*>(host);
+    std::vector<T> numbers(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = T(in[i]);
+    Kokkos::deep_copy(elements<T>(flat, begin, count), host_view<T>(numbers.data(), count));
+  } else {
+    Kokkos::deep_copy(elements<T>(flat, begin, count), host_view<T const>(host, count));
+  }
+}
+
+/// A rectangle of a parameter, without its numbers.
+io::CheckpointPart make_part(layout::LocalParam const& item, layout::Rectangle const& r, char const* group) {
+  io::CheckpointPart p;
+  p.array = std::string(group) + "/" + item.spec->name;
+  p.global_rows = item.spec->rows;
+  p.global_cols = item.spec->cols;
+  p.row_begin = item.row_begin + r.row;
+  p.col_begin = item.col_begin + r.col;
+  p.rows = r.rows;  // padding is not stored; it stays zero
+  p.cols = r.cols;
+  return p;
+}
+
+/// Says that the numbers of a part lie in `from`, from `offset` on. `changed` is called when something was copied in.
+template <class T, class Changed>
+void connect(io::CheckpointPart& p, device::View1<T> from, std::int64_t offset, Changed const& changed) {
+  p.copy_out = [from, offset](std::int64_t first, std::int64_t count, void* out) {
+    copy_out<T>(from, offset + first, count, out);
+  };
+  p.copy_in = [from, offset, changed](std::int64_t first, std::int64_t count, void const* in) {
+    copy_in<T>(from, offset + first, count, in);
+    changed();
+  };
+}
+/// Says the same of numbers in an offloaded array.
+template <class T, class Changed>
+void connect(io::CheckpointPart& p, device::OffloadedArray<T>& from, std::int64_t offset, Changed const& changed) {
+  auto* const array = &from;
+  p.copy_out = [array, offset](std::int64_t first, std::int64_t count, void* out) {
+    array->read(offset + first, count, static_cast<T*>(out));
+  };
+  p.copy_in = [array, offset, changed](std::int64_t first, std::int64_t count, void const* in) {
+    array->write(offset + first, count, static_cast<T const*>(in));
+    changed();
+  };
+}
+
+}  // namespace
+
+template <class P>
+std::vector<io::CheckpointPart> checkpoint_parts(RankContext& rank, RankMemory<P>& memory, bool optimizer_state) {
+  auto const arrays = optimizer_state ? config::state_of(rank.config.optimizer).arrays : config::StateArrays{};
+  device::fence(rank.exec, "p3d::engine::checkpoint_parts");
+  std::vector<io::CheckpointPart> out;
+  for (auto const& [number, owner] : memory.units()) {
+    auto* const unit = owner.get();  // Clang before 16 captures no structured binding
+    for (auto const& run : unit->params.shard().owned) {
+      auto const visit = [&](layout::LocalParam const& item, std::int64_t begin, std::int64_t count) {
+        auto& replicas = rank.along(rank.divides() ? item.spec->repeated_axes() : item.spec->replica_axes());
+        for (auto const& r : layout::rectangles(item, begin, count)) {
+          auto const at = item.offset + r.first - run.begin;
+          auto const add = [&](char const* group, auto&& from, std::int64_t offset) {
+            auto part = make_part(item, r, group);
+            connect(part, from, offset, [&memory] { memory.master_changed(); });
+            part.replicas = &replicas;
+            part.writes = !run.copy && (!item.spec->tied || unit->stage.is_first());
+            out.push_back(std::move(part));
+          };
+          auto& offloaded = unit->offloaded;
+          if (offloaded && offloaded->parts().master) {
+            add("parameters", offloaded->master, run.packed + at);
+          } else {
+            add("parameters", unit->params.master(run), at);
+          }
+          for (std::size_t k = 0; k < arrays.size(); ++k) {
+            auto const add_state = [&](auto&& from) { add(arrays[k].name, from, run.packed + at); };
+            if (offloaded && k < offloaded->parts().arrays) {
+              add_state(offloaded->state[k]);
+            } else {
+              unit->state.arrays()[k].visit(add_state);
+            }
+          }
+        }
+      };
+      layout::for_parameters(unit->params.layout(), run.begin, run.count, visit);
+    }
+  }
+  return out;
+}
+
+#define P3D_INSTANTIATE(P) \
+  template std::vector<io::CheckpointPart> checkpoint_parts<P>(RankContext&, RankMemory<P>&, bool);
+P3D_POLICIES(P3D_INSTANTIATE)
+#undef P3D_INSTANTIATE
+
+}  // namespace p3d::engine

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rank_context.hpp"
+
+#include <p3d/collectives/collectives.hpp>
+#include <p3d/layout/communicators.hpp>
+#include <p3d/layout/context.hpp>
+#include <p3d/layout/experts.hpp>
+
+#include <utility>
+
+namespace p3d::engine {
+
+namespace {
+
+comm::MeshShape mesh_shape(layout::RankGrid const& grid) {
+  comm::MeshShape shape;
+  for (auto const& atom : grid.atoms()) shape.dimensions.push_back({atom.name, atom.size});
+  auto axes = grid.order();
+  for (auto a : layout::expert_axes.list()) axes.push_back(a);
+  for (auto a : axes) {
+    auto& axis = shape.axes.emplace_back(comm::MeshShape::NamedAxis{layout::name(a), {}});
+    for (std::size_t i = 0; i < grid.atoms().size(); ++i) {
+      if (grid.atoms()[i].axes.has(a)) axis.dimensions.push_back(i);
+    }
+  }
+  return shape;
+}
+
+std::vector<std::vector<std::string>> mesh_sets(RunPlan const& plan, bool divided) {
+  std::vector<std::vector<std::string>> sets;
+  for (auto set : communicator_sets(plan.table, plan.grid.sizes(), divided)) sets.push_back(axis_names(set));
+  return sets;
+}
+
+parallel::ExpertParallel expert_parallel(RankContext& rank) {
+  auto const& model = rank.config.model;
+  if (!model.moe.on()) return {};
+  auto const axes = layout::expert_exchange_axes(rank.plan.grid.sizes());
+  return {axes.empty() ? nullptr : &rank.along(axes),
+          layout::expert_group(rank.plan.grid, rank.mesh.world().rank(), static_cast<int>(model.moe.experts))};
+}
+
+}  // namespace
+
+std::vector<std::string> axis_names(layout::AxisSet axes) {
+  std::vector<std::string> names;
+  for (auto a : axes.list()) names.emplace_back(layout::name(a));
+  return names;
+}
+
+bool StopRequest::anywhere(comm::Communicator& world) {
+  if (!asked_) return false;
+  early = collectives::all_reduce(world, asked_() ? 1.0 : 0.0) > 0.0;
+  return early;
+}
+
+RankContext::RankContext(config::Config const& c, RunPlan run_plan, comm::Communicator const& parent)
+    : config(c),
+      plan(std::move(run_plan)),
+      mesh(parent, mesh_shape(plan.grid), mesh_sets(plan, c.memory.divides())),
+      here(plan.grid.coordinates(mesh.world().rank())),
+      tp{exec, &mesh.along("tp"), c.parallel.sequence},
+      context(c.parallel.cp > 1 ? parallel::ContextParallel(mesh.along("cp"), layout::context_division(c))
+                                : parallel::ContextParallel()),
+      experts(expert_parallel(*this)) {}
+
+double RankContext::wait_seconds() {
+  return mesh.along("tp").accounting().wait_seconds + context.wait_seconds() + experts.wait_seconds();
+}
+
+}  // namespace p3d::engine

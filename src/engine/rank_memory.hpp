@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// All memory of a rank that trains, taken once before the first step: whole weights and gradients, the arena of the
+// activations, and what is offloaded. It knows where each number lies, so that nobody else asks whether it is offloaded
+// or divided: visits bring it.
+
+#include <p3d/comm/all_reduce.hpp>
+#include <p3d/data/token_source.hpp>
+#include <p3d/model/vocabulary.hpp>
+#include <p3d/plan/memory.hpp>
+#include <p3d/engine/executor.hpp>
+
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "activation_store.hpp"
+#include "batch_loader.hpp"
+#include "rank_context.hpp"
+#include "stage_unit.hpp"
+
+namespace p3d::engine {
+
+/// The stages of a rank and their memory. `rank` must outlive it.
+template <class P>
+class RankMemory {
+public:
+  /// Prepares the communicators of `rank` for the sizes of their messages, and takes the memory. Throws base::Error on
+  /// every rank when ranks do not hold the same input or data, or a node has too little memory. Collective.
+  RankMemory(RankContext& rank, data::TokenSource const& source, ProviderFactory<P> const& provider);
+  RankMemory(RankMemory const&) = delete;
+  RankMemory& operator=(RankMemory const&) = delete;
+
+  /// The stages of this rank, by number.
+  std::map<int, std::unique_ptr<StageUnit<P>>>& units() { return units_; }
+  StageUnit<P>& unit(int stage) { return *units_.at(stage); }
+  /// The scratch of all actions, or that of forwards and that of backwards.
+  std::deque<model::Workspace<P>>& workspaces() { return workspaces_; }
+  /// The rank's part of the vocabulary, where it is divided over the pipeline; else null.
+  model::VocabularyPart<P>* vocabulary() { return vocabulary_ ? &*vocabulary_ : nullptr; }
+  /// The store to which memory.offload_activations moves activations; null: none.
+  ActivationStore<P>* activation_store() { return activation_store_ ? &*activation_store_ : nullptr; }
+  device::Arena const& arena() const { return *arena_; }
+  parallel::ReplicaGroups replica_groups() {
+    return own_group_.valid() ? parallel::ReplicaGroups{&own_group_, &between_groups_} : parallel::ReplicaGroups{};
+  }
+
+  /// The hooks by which forwards of these samples get their tokens.
+  Hooks loading(BatchLoader& loader, SampleSource const& samples);
+
+  /// The element to which squares of gradients are added.
+  device::View1<double> squares() const { return Kokkos::subview(sums_, Kokkos::pair<int, int>(1, 2)); }
+  /// The sums of a program on this rank, of losses and of squares of gradients, which both become zero.
+  std::vector<double> take_sums();
+
+  /// Calls visit(run, master weights) for all that a stage's unit owns.
+  template <class Visit>
+  void for_master(StageUnit<P>& unit, Visit const& visit) {
+    auto const& shard = unit.params.shard();
+    if (unit.offloaded && unit.offloaded->parts().master) {
+      unit.offloaded->stream(rank_->exec, *staging_, shard, {.master = true}, {},
+                             [&](layout::OwnedRun const& run, auto const& views) { visit(run, views.master); });
+    } else {
+      for (auto const& run : shard.owned) visit(run, unit.params.master(run));
+    }
+  }
+  /// Calls visit(piece, values) for all that a stage's unit owns, to be updated: the piece has its master weights,
+  /// state and gradients; `values` are what layers read, empty where these are the master weights.
+  template <class Visit>
+  void for_pieces(StageUnit<P>& unit, Visit const& visit) {
+    auto& params = unit.params;
+    auto const& shard = params.shard();
+    if (!unit.offloaded) {
+      for (auto const& run : shard.owned) {
+        optim::Piece<P> piece{run, params.master(run), params.reduced(run)};
+        unit.state.bind(piece);
+        visit(piece, P::has_master ? params.stored(run) : device::View1<typename P::Storage>());
+      }
+      return;
+    }
+    auto const offloaded = unit.offloaded->parts();
+    unit.offloaded->stream(
+        rank_->exec, *staging_, shard, {.master = true, .arrays = every_array},
+        {.master = true, .arrays = every_array, .values = true}, [&](layout::OwnedRun const& run, auto const& views) {
+          optim::Piece<P> piece{run, offloaded.master ? views.master : params.master(run), params.reduced(run)};
+          if (offloaded.arrays > 0)
+            piece.state = views.state;
+          else
+            unit.state.bind(piece);
+          device::View1<typename P::Storage> values;
+          if constexpr (P::has_master) values = offloaded.values ? views.values : params.stored(run);
+          visit(piece, values);
+        });
+  }
+
+  /// The master weights were changed by more than an update: layers must not read the old ones.
+  void master_changed() { master_is_newer_ = true; }
+  bool master_is_newer() const { return master_is_newer_; }
+  /// Rounds what layers read from the master weights, where these are newer. `updates`: those done so far.
+  void refresh_weights(std::int64_t updates);
+
+  /// The bytes that are allocated, by the purposes of the prediction; activations and workspace at their highest.
+  plan::MemoryPrediction in_use() const;
+
+private:
+  static constexpr std::size_t every_array = std::numeric_limits<std::size_t>::max();
+
+  /// Makes the ways of reduction ready; returns the memory for the activations that are reduced. Collective.
+  comm::SharedBuffer prepare_reductions(data::TokenSource const& source);
+  /// Makes the communicators of hybrid sharding, where memory.shard_over asks for it. Collective.
+  void make_replica_groups();
+  /// Takes this rank's memory. Local.
+  void allocate(ProviderFactory<P> const& provider);
+  /// Takes the room for what memory.offload_optimizer and offload_parameters move, and moves it there.
+  void offload_state();
+  /// Takes the room for memory.offload_activations.
+  void offload_activations();
+
+  RankContext* rank_;
+  bool nccl_ = false;                                     ///< comm.backend, along comm.backend_axes
+  comm::SharedBuffer weights_memory_, gradients_memory_;  ///< memory of the pools, where a node shares it
+  comm::SharedBuffer activations_memory_;                 ///< none without tensor parallelism
+  comm::Communicator own_group_, between_groups_;         ///< of replicas, with hybrid sharding
+  std::optional<device::Arena> weights_pool_, gradients_pool_;
+  std::optional<device::SwapFile> swap_;
+  std::optional<typename OffloadedState<P>::Staging> staging_;
+  std::optional<typename ShardedWeights<P>::Rooms> rooms_;
+  device::Owned1<double> sums_{"p3d::engine::sums", 2};  ///< losses and squares of gradients of this rank and step
+  std::optional<device::Arena> arena_;
+  std::deque<model::Workspace<P>> workspaces_;
+  std::optional<model::VocabularyPart<P>> vocabulary_;
+  std::map<int, std::unique_ptr<StageUnit<P>>> units_;
+  std::optional<ActivationStore<P>> activation_store_;
+  bool master_is_newer_ = true;  ///< than what layers read: at the start, and after a checkpoint was copied in
+};
+
+}  // namespace p3d::engine

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A stage of this rank with all that training it needs: parameters and who hands them out, the reduction of its
+// gradients, and the optimizer.
+
+#include <p3d/comm/all_reduce.hpp>
+#include <p3d/model/stage.hpp>
+#include <p3d/optim/optimizer.hpp>
+#include <p3d/parallel/gradients.hpp>
+#include <p3d/engine/trainer.hpp>
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+
+#include "offloaded_state.hpp"
+#include "rank_context.hpp"
+#include "sharded_weights.hpp"
+
+namespace p3d::engine {
+
+template <class P>
+struct StageUnit {
+  comm::SharedBuffer gradients_memory;  ///< none where no other rank reads them, or they lie in a pool
+  comm::SharedBuffer values_memory;     ///< none where no other rank reads them, or they lie in a pool
+  model::Parameters<P> params;
+  std::unique_ptr<model::WeightProvider<P>> weights;
+  ShardedWeights<P>* sharded = nullptr;  ///< `weights` where replicas divide them or they are offloaded, else null
+  model::Stage<P> stage;
+  device::Owned1<device::bfloat16> gradient_wire;  ///< empty unless precision.reduction asks for it
+  parallel::GradientReducer<typename P::Gradient> reducer;
+  std::unique_ptr<optim::Optimizer<P>> optimizer;
+  optim::StateMemory<P> state;                 ///< the optimizer's state, where it is resident
+  std::optional<OffloadedState<P>> offloaded;  ///< empty unless the input offloads state or parameters
+  bool reduced_before = false;                 ///< in this step
+
+  /// `pooled`: memory for whole weights and gradients that come and go; null: the unit has its own. `lender`: the unit
+  /// whose tied embedding this stage reads too, or null.
+  StageUnit(RankContext& rank, int number, device::Arena& arena, model::StageScratch<P> scratch,
+            parallel::ReplicaGroups const& groups, ProviderFactory<P> const& provider,
+            typename model::Parameters<P>::Memory pooled, StageUnit const* lender);
+
+  /// Bytes of gradients_memory: of gradients that ranks of a node read of each other, in memory that the host reaches.
+  static std::size_t shared_gradient_bytes(RankContext const& rank, int stage);
+  /// Bytes of values_memory, in the same way.
+  static std::size_t shared_value_bytes(RankContext const& rank, int stage);
+};
+
+}  // namespace p3d::engine

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+// Each function below is one line of the story that step_end.hpp tells. The sum of loss and norm is begun by the first
+// STEP of a program and not by its end, so that a schedule may update one stage while another still computes. Example:
+// with two stages on a rank there are two STEPs; the first one sums over all ranks, the second one only updates.
+
+#include "step_end.hpp"
+
+#include <p3d/base/error.hpp>
+#include <p3d/base/timer.hpp>
+#include <p3d/collectives/collectives.hpp>
+#include <p3d/comm/wait.hpp>
+#include <p3d/kernels/elementwise.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "evaluator.hpp"
+
+namespace p3d::engine {
+
+template <class P>
+StepEnd<P>::StepEnd(RankContext& rank, BatchLoader& loader, RankMemory<P>& memory, Executor<P>& executor)
+    : rank_(&rank), loader_(&loader), memory_(&memory), executor_(&executor), loss_scaler_(rank.config.precision) {
+  auto const& c = rank.config;
+  auto const& stages = rank.plan.stages;
+  int const first = stages.pipeline_rank(0), last = stages.pipeline_rank(stages.num_stages() - 1);
+  if (c.model.tied_embeddings && first != last && !c.divides_vocabulary()) {
+    int const here = rank.here.pp;
+    tie_group_ = rank.mesh.along("pp").split(here == first || here == last ? 0 : -1, here, "tied-embedding");
+    if (tie_group_.valid()) tie_group_.prepare(all_reduce_settings(c));
+  }
+  if (c.optimizer.post_validation) opening_ = schedule::opening(rank.plan.training);
+}
+
+template <class P>
+void StepEnd<P>::begin(StepResult const& step, std::int64_t targets, bool another_follows) {
+  summed_up_ = false;
+  targets_ = targets;
+  another_follows_ = another_follows && step.step < rank_->config.run.steps;
+  for (auto& [number, unit] : memory_->units()) {
+    if (!gradients_are_zero_) unit->params.zero_grads(rank_->exec);
+    unit->reducer.begin();
+    unit->reduced_before = false;
+  }
+}
+
+template <class P>
+void StepEnd<P>::reduce(int stage) {
+  auto& unit = memory_->unit(stage);
+  unit.reducer.finish();
+  unit.params.take_gradients(rank_->exec, std::exchange(unit.reduced_before, true));
+  unit.reducer.begin();
+  if (rank_->config.memory.reduce == config::MessageEvery::step) start_tie(unit);
+}
+
+template <class P>
+device::View1<typename P::Gradient> StepEnd<P>::tied_gradient(StageUnit<P>& unit) {
+  // It is alone in its bucket.
+  auto const& params = unit.params;
+  auto const& shard = params.shard();
+  auto const offset = params.layout().find("embed.token.weight").offset;
+  for (std::size_t i = 0; i < shard.buckets.size(); ++i) {
+    auto const& b = shard.buckets[i];
+    if (b.begin != offset) continue;
+    if (!shard.sums_whole) return params.reduced(shard.parts[i]);  // other groups sum the rest
+    return Kokkos::subview(params.grads(), Kokkos::pair<std::int64_t, std::int64_t>(b.begin, b.end));
+  }
+  P3D_REQUIRE(false, "a tied embedding has a bucket");
+  return {};
+}
+
+template <class P>
+void StepEnd<P>::start_tie(StageUnit<P>& unit) {
+  if (!tie_group_.valid() || !(unit.stage.is_first() || unit.stage.is_last())) return;
+  tie_ = collectives::start_all_reduce<typename P::Gradient>(rank_->exec, tie_group_, tied_gradient(unit));
+}
+
+template <class P>
+void StepEnd<P>::finish_tie() {
+  using Gradient = typename P::Gradient;
+  auto const& config = rank_->config;
+  auto const& stages = rank_->plan.stages;
+  auto& units = memory_->units();
+  if (config.memory.reduce == config::MessageEvery::microbatch)
+    for (auto& [number, unit] : units) start_tie(*unit);
+  if (tie_.active()) wait(tie_);
+  auto const first = units.find(0), last = units.find(stages.num_stages() - 1);
+  if (!config.model.tied_embeddings || config.divides_vocabulary() || stages.shares_tied() || first == last ||
+      first == units.end() || last == units.end())
+    return;
+  auto const a = tied_gradient(*first->second), b = tied_gradient(*last->second);
+  auto const n = static_cast<std::int64_t>(a.extent(0));
+  kernels::sum_into_both<Gradient>(rank_->exec, device::View2<Gradient>(a.data(), 1, n),
+                                   device::View2<Gradient>(b.data(), 1, n));
+}
+
+template <class P>
+void StepEnd<P>::wait(comm::Request& request) {
+  auto* const recorder = executor_->recorder();
+  double const begin = recorder ? Recorder::now() : 0.0;
+  request.wait();
+  if (recorder && tried_out_) recorder->waited_between({schedule::Op::optimizer_step}, begin);
+  if (recorder && !tried_out_) recorder->waited({schedule::Op::optimizer_step}, begin);
+}
+
+template <class P>
+void StepEnd<P>::start_sum(double vote) {
+  finish_tie();
+  // One sum in the order of the model, however the stages are cut.
+  bool const packed = rank_->config.memory.shard >= config::Shard::gradients;
+  for (auto& [number, unit] : memory_->units()) {
+    auto const& params = unit->params;
+    if (packed && params.shard().over > 0)
+      parallel::exchange_gradients<typename P::Gradient>(rank_->exec, params.shard(), params.owned_gradients(),
+                                                         memory_->replica_groups());
+    parallel::add_sum_squares<typename P::Gradient>(rank_->exec, params.layout(), params.shard(),
+                                                    packed ? params.owned_gradients() : params.grads(), packed,
+                                                    rank_->here, unit->stage.is_first(), memory_->squares());
+  }
+  auto const own = memory_->take_sums();
+  sum_ = {rank_->counts_loss() ? own[0] : 0.0, own[1], rank_->stop.here() ? 1.0 : 0.0, vote};
+  sum_request_ = rank_->mesh.world().all_reduce(sum_.data(), 4, comm::Type::float64, comm::Reduction::sum);
+}
+
+template <class P>
+void StepEnd<P>::finish_sum(StepResult& result) {
+  wait(sum_request_);
+  result.loss = sum_[0] / divisor(targets_);
+  result.grad_norm = std::sqrt(sum_[1]) / result.loss_scale;
+  result.stop = sum_[2] > 0.0;
+  result.votes = sum_[3];
+  bool const finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
+  last_fitted_ = finite && optim::clip_factor(result.grad_norm, rank_->config.optimizer.grad_clip) == 1.0;
+  if (tried_out_ && !last_fitted_) take_back();  // before anybody looks for what is not finite
+  if (finite) {
+    loss_scaler_.update(false);
+  } else {
+    overflowed(result);
+  }
+}
+
+template <class P>
+void StepEnd<P>::update(int stage, StepResult& result) {
+  auto const& config = rank_->config;
+  if (!std::exchange(summed_up_, true)) {
+    start_sum(result.votes);
+    tried_out_ = tries_out();
+    if (tried_out_) {
+      ++post_validation_.tried_out;
+    } else {
+      finish_sum(result);
+    }
+  }
+  skipped_update_ = result.skipped();
+  if (skipped_update_) {
+    gradients_are_zero_ = false;
+    return;
+  }
+  double const clip = tried_out_ ? 1.0 : optim::clip_factor(result.grad_norm, config.optimizer.grad_clip);
+  // The gradients of an update that is tried out are kept too: it may have to be made once more.
+  optim::UpdateStep const step{updates_of(result.step - 1) + 1, result.lr, clip / result.loss_scale,
+                               keep_gradients_ || tried_out_};
+  bool const stochastic = config.precision.stochastic_rounding;
+  for (auto& [number, owner] : memory_->units()) {
+    if (stage >= 0 && number != stage) continue;
+    auto& unit = *owner;
+    memory_->for_pieces(unit, [&](optim::Piece<P>& piece, device::View1<typename P::Storage> values) {
+      if (tried_out_) unit.state.keep_replaced(piece);
+      if (!stochastic) piece.storage = values;
+      unit.optimizer->update(rank_->exec, step, piece);
+      if (stochastic) unit.params.round_run(rank_->exec, piece.run, piece.master, values, true, step.number);
+    });
+    if (unit.sharded) unit.sharded->updated();
+  }
+  // Gradients that were tried out stay. Where they are divided that does no harm: the next sum takes their place, and
+  // whole gradients are zero already.
+  bool const overwritten = config.memory.shard >= config::Shard::gradients;
+  gradients_are_zero_ = !keep_gradients_ && (!tried_out_ || overwritten);
+}
+
+template <class P>
+void StepEnd<P>::finish(StepResult& result) {
+  if (!tried_out_) return;
+  executor_->open(rank_->plan.training, opening_, result.step + 1,
+                  memory_->loading(*loader_, loader_->training(result.step)));
+  base::Stopwatch watch;
+  comm::set_activity(result.step, "the global norm");
+  finish_sum(result);
+  if (!std::exchange(tried_out_, false)) update(-1, result);
+  executor_->times()[Phase::optimizer] += watch.seconds();
+}
+
+template <class P>
+void StepEnd<P>::take_back() {
+  forget_opening();
+  for (auto& [number, unit] : memory_->units()) {
+    for (auto const& run : unit->params.shard().owned)
+      unit->state.take_back(rank_->exec, run, unit->params.master(run));
+    if (unit->sharded) unit->sharded->updated();
+  }
+  memory_->master_changed();  // should no update follow
+  tried_out_ = false;
+  ++post_validation_.taken_back;
+}
+
+template <class P>
+void StepEnd<P>::forget_opening() {
+  if (!executor_->has_opened()) return;
+  executor_->abandon();
+  for (auto& [number, unit] : memory_->units())
+    if (unit->sharded) unit->sharded->give_up();
+  memory_->take_sums();  // of the last stage's forwards
+}
+
+template <class P>
+void StepEnd<P>::refresh_weights(std::int64_t steps_done) {
+  if (!memory_->master_is_newer()) return;
+  forget_opening();  // it read the old ones
+  memory_->refresh_weights(updates_of(steps_done));
+}
+
+template <class P>
+void StepEnd<P>::overflowed(StepResult& result) {
+  auto const where = find_not_finite();
+  double const scale = loss_scaler_.scale();
+  if (loss_scaler_.update(true)) {
+    result.overflow = where;
+    return;
+  }
+  bool const scaled = loss_scaler_.skips();
+  throw base::Error(
+      {.expected = "a finite loss and gradient norm",
+       .found = fmt::format("loss {}, gradient norm {} at step {}{}; {}", result.loss, result.grad_norm, result.step,
+                            scaled ? fmt::format(" with a loss scale of {}, its floor", scale) : "", where),
+       .where = fmt::format("step {} of {}", result.step, rank_->config.run.steps),
+       .fix = "lower optimizer.lr, raise optimizer.warmup_steps, set optimizer.grad_clip = 1.0, or use "
+              "run.precision = \"fp64\" to see whether it is rounding"},
+      base::ExitCode::not_finite);
+}
+
+template <class P>
+std::string StepEnd<P>::find_not_finite() {
+  // Key of a bad tensor: its place in the table, values before gradients. The smallest over all ranks is the first.
+  auto const& specs = rank_->plan.table.specs();
+  auto& world = rank_->mesh.world();
+  constexpr std::int64_t none = std::numeric_limits<std::int64_t>::max();
+  std::int64_t first = none;
+  std::int64_t elements = 0;
+  auto const scan = [&](std::int64_t only) {
+    for (auto& [number, owner] : memory_->units()) {
+      auto const& params = owner->params;
+      auto const count_bad = [&]<class T>(layout::OwnedRun const& run, device::View1<T> all, std::int64_t first_key) {
+        layout::for_parameters(
+            params.layout(), run.begin, run.count,
+            [&](layout::LocalParam const& item, std::int64_t begin, std::int64_t count) {
+              auto const key = first_key + static_cast<std::int64_t>(item.spec - specs.data());
+              if (only >= 0 && key != only) return;
+              auto const at = item.offset + begin - run.begin;
+              auto const part = Kokkos::subview(all, Kokkos::pair<std::int64_t, std::int64_t>(at, at + count));
+              auto const bad = kernels::count_not_finite<T>(rank_->exec, device::View1<T const>(part));
+              if (bad > 0) first = std::min(first, key);
+              elements += bad;
+            });
+      };
+      memory_->for_master(*owner, [&](layout::OwnedRun const& run, auto const& master) {
+        count_bad(run, device::View1<typename P::Master>(master), 0);
+      });
+      for (auto const& run : params.shard().owned)
+        count_bad(run, params.reduced(run), static_cast<std::int64_t>(specs.size()));
+    }
+  };
+  scan(-1);
+  world.all_reduce(&first, 1, comm::Type::int64, comm::Reduction::min).wait();
+  elements = 0;
+  if (first != none) scan(first);
+  world.all_reduce(&elements, 1, comm::Type::int64, comm::Reduction::max).wait();
+  if (first == none) return "no parameter or gradient holds a bad element: the loss or the norm itself overflowed";
+  auto const n = static_cast<std::int64_t>(specs.size());
+  return fmt::format("first bad tensor in model order: the {} of {} ({} bad elements on the rank that has most)",
+                     first < n ? "value" : "gradient", specs[static_cast<std::size_t>(first % n)].name, elements);
+}
+
+#define P3D_INSTANTIATE(P) template class StepEnd<P>;
+P3D_POLICIES(P3D_INSTANTIATE)
+#undef P3D_INSTANTIATE
+
+}  // namespace p3d::engine

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The end of a step: from whole gradients of this rank to updated weights. In the order in which it is read: gradients
+// are summed over replicas, and over the two stages of a tied embedding; loss and norm are summed over all ranks; the
+// loss scale says whether the update is skipped; the optimizer updates what the rank owns.
+//
+// With optimizer.post_validation the update does not wait for the norm where the last one was not clipped (arXiv
+// 2401.10241, section 4): it is tried out, the forwards that open the next step run, and then the norm decides whether
+// the update stands. Example: the norm of step 7 is to be clipped. Weights and state become those of step 6, the update
+// is made with clipped gradients, and the opening of step 8 is forgotten, so that it runs again.
+
+#include <p3d/optim/loss_scale.hpp>
+#include <p3d/schedule/opening.hpp>
+#include <p3d/engine/trainer.hpp>
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "batch_loader.hpp"
+#include "rank_memory.hpp"
+
+namespace p3d::engine {
+
+/// All that it is given must outlive it.
+template <class P>
+class StepEnd {
+public:
+  /// Collective.
+  StepEnd(RankContext& rank, BatchLoader& loader, RankMemory<P>& memory, Executor<P>& executor);
+  StepEnd(StepEnd const&) = delete;
+  StepEnd& operator=(StepEnd const&) = delete;
+
+  /// Before the program of a step, whose loss is the mean over `targets`. `another_follows` as in Trainer::step.
+  void begin(StepResult const& step, std::int64_t targets, bool another_follows);
+  /// Finishes the sum of a stage's gradients over replicas, for a REDUCE of the program.
+  void reduce(int stage);
+  /// Updates the parameters of a stage (-1: of all), for a STEP of the program. The first update of a step sums loss
+  /// and norm, which it waits for unless it is tried out.
+  void update(int stage, StepResult& result);
+  /// After the program: where the update was tried out, opens the next step and waits for the norm. If the update was
+  /// wrong, all becomes as if the step had waited.
+  void finish(StepResult& result);
+
+  /// Forgets the forwards of the next step that have run, before anything but that step. Collective where some have.
+  void forget_opening();
+  /// Rounds the weights that layers read where the master weights are newer. Before the first action of anything.
+  void refresh_weights(std::int64_t steps_done);
+
+  /// Steps that updated the weights.
+  std::int64_t updates_of(std::int64_t steps_done) const { return steps_done - loss_scaler_.state().skipped; }
+  bool skipped_update() const { return skipped_update_; }
+  optim::LossScaler& loss_scaler() { return loss_scaler_; }
+  PostValidation const& post_validation() const { return post_validation_; }
+  /// Says whether the gradients stay after the following updates.
+  void keep_gradients(bool keep) { keep_gradients_ = keep; }
+  bool gradients_are_zero() const { return gradients_are_zero_; }
+
+private:
+  /// The gradients of a tied embedding that this stage's ranks own.
+  device::View1<typename P::Gradient> tied_gradient(StageUnit<P>& unit);
+  void start_tie(StageUnit<P>& unit);
+  /// Gives both replicas of a tied embedding the sum of their gradients.
+  void finish_tie();
+  /// Begins to sum loss, squares of gradients, requests to stop and votes over the ranks.
+  void start_sum(double vote);
+  void finish_sum(StepResult& result);
+  /// True when the update need not wait for the sum: where it is likely to be the right one. The same on all ranks.
+  bool tries_out() const { return rank_->config.optimizer.post_validation && another_follows_ && last_fitted_; }
+  /// Undoes the update that was tried out, and forgets the opening that read its weights.
+  void take_back();
+  /// Skips the update, or throws where that would not help.
+  void overflowed(StepResult& result);
+  /// The first tensor in model order with an element that is not finite, in words. Collective.
+  std::string find_not_finite();
+  /// Waits for other ranks during the update.
+  void wait(comm::Request& request);
+
+  RankContext* rank_;
+  BatchLoader* loader_;
+  RankMemory<P>* memory_;
+  Executor<P>* executor_;
+  comm::Communicator tie_group_;  ///< the ranks of the first and the last stage, where both have a tied embedding
+  comm::Request tie_{};           ///< the sum of its gradient over the two
+  optim::LossScaler loss_scaler_;
+  schedule::Opening opening_;    ///< forwards that may start early; none without optimizer.post_validation
+  std::int64_t targets_ = 0;     ///< targets of this step's global batch that count
+  std::array<double, 4> sum_{};  ///< over all ranks, when it has come: losses, squares of gradients, stops, votes
+  comm::Request sum_request_;
+  bool summed_up_ = false;  ///< the sum of this step has begun
+  bool another_follows_ = false;
+  bool tried_out_ = false;       ///< the update of this step was made, and may have to be taken back
+  bool last_fitted_ = false;     ///< the last gradient was finite and not clipped, as far as is known
+  bool skipped_update_ = false;  ///< in this step
+  bool keep_gradients_ = false;
+  bool gradients_are_zero_ = true;  ///< as allocated, and after an update that does not keep them
+  PostValidation post_validation_;
+};
+
+}  // namespace p3d::engine
