@@ -23,7 +23,7 @@ class ActivationStore {
 public:
   using Stage = model::Stage<P>;
 
-  /// What a stage takes of the file: a place for every microbatch that is offloaded at a time.
+  /// Bytes of the file that a stage takes: a place for every microbatch that is offloaded at a time.
   static std::int64_t file_bytes(config::Config const& c, layout::StageMap const& stages, int stage,
                                  layout::StageActivations const& sets) {
     return layout::offloaded_file_bytes(c, stages, stage, sets, parallel::element_bytes<typename P::Storage>);
@@ -131,9 +131,9 @@ private:
   using Bytes = Kokkos::View<std::byte*, device::MemSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
   struct Traffic {
     device::SwapFile::Request write, read;
-    bool copies = false;             ///< to host memory
+    bool copies = false;             ///< copies to host memory may still run
     HostBytes buffer;                ///< between slot and file, where the file cannot reach the slot
-    typename Stage::Region arrives;  ///< where what is read into the buffer goes
+    typename Stage::Region arrives;  ///< the region that the buffer goes to once it is read
     bool writes_gradients = false;   ///< they are part of what is written
   };
   static Bytes view(typename Stage::Region const& region) {
@@ -155,8 +155,8 @@ private:
   struct OfStage {
     Stage* stage = nullptr;
     std::vector<std::int64_t> free;  ///< places, as offsets in the file
-    std::map<int, Away> away;        ///< by microbatch
-    std::map<int, Traffic> traffic;  ///< by slot
+    std::map<int, Away> away;        ///< offloaded activations of each microbatch
+    std::map<int, Traffic> traffic;  ///< requests of each slot
   };
 
   OfStage& at(int stage) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which samples a microbatch of this rank has, and their tokens. The data are read only for who needs them: inputs for
+// The samples of each microbatch of this rank, and their tokens. The data are read only for who needs them: inputs for
 // the first stage, targets for the last one, and documents or positions for every stage where they follow from tokens.
 
 #include <p3d/comm/communicator.hpp>
@@ -30,7 +30,7 @@ struct SampleSource {
   std::function<std::int64_t(std::int64_t number)> length;
 };
 
-/// What somebody reads of a microbatch. `places`: documents and positions, where the model uses any.
+/// The tokens of a microbatch that somebody reads. `places`: documents and positions, where the model uses any.
 struct WantedTokens {
   bool inputs = false, targets = false, places = false;
 };
@@ -69,7 +69,7 @@ public:
   /// longest.
   std::int64_t length(SampleSource const& samples, int microbatch) const;
 
-  /// What a stage reads.
+  /// The tokens that a stage reads.
   WantedTokens of_stage(int stage) const;
   /// `length`: that of the samples, as in length().
   LoadedTokens load(SampleSource const& samples, int microbatch, WantedTokens wanted, std::int64_t length);
@@ -81,7 +81,8 @@ private:
   std::span<int> documents_at(std::size_t begin) {
     return documents_.empty() ? documents_ : std::span(documents_).subspan(begin, seq_len());
   }
-  /// Of one number for each token of the microbatch those of this rank's tokens of each sample, in `own`.
+  /// Picks, from one number for each token of the microbatch, the numbers of this rank's tokens of each sample, and
+  /// keeps them in `own`.
   std::span<int const> own_tokens(std::vector<int> const& whole, base::TokenSet const& tokens,
                                   std::vector<int>& own) const;
 
@@ -93,7 +94,7 @@ private:
   layout::ContextDivision division_;
   DealtBatch dealt_;  ///< the global batch asked for last whose samples are unequal work
   std::vector<int> inputs_, targets_, positions_, documents_;  ///< a microbatch of whole samples
-  std::vector<int> own_inputs_, own_targets_, own_positions_;  ///< where the rank has some of their tokens
+  std::vector<int> own_inputs_, own_targets_, own_positions_;  ///< the rank's tokens, where it has only some
 };
 
 /// Throws base::Error (bad_input) on every rank unless all hold the same input and the same data. Collective.

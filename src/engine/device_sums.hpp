@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What room comm adds with on GPUs where sums have a fixed order: a kernel.
+// The kernel with which room comm adds on GPUs, where sums have a fixed order.
 
 namespace p3d::engine {
 

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// One switch over the actions of a rank, with the rule of every wait: an action waits for the messages of its slot and
+// for no more. Messages belong to (stage, slot); whoever takes a slot anew waits for what still travels from or to it.
+// Example: 2F0 in slot 1 waits for the send of the slot's last user and for the activation of microbatch 0, computes,
+// and leaves the output for the send that the list has next.
 #include <p3d/engine/executor.hpp>
 
 #include <p3d/base/error.hpp>
@@ -40,7 +44,7 @@ Route route(Action const& message, schedule::Program const& program) {
 }
 }  // namespace
 
-/// What one pass over the program carries along.
+/// The state of one pass over a program.
 template <class P>
 struct Executor<P>::ProgramRun {
   schedule::Program const& program;
@@ -365,7 +369,7 @@ void Executor<P>::move_activations(Action const& action, Detail const& detail, P
   if (action.op == Op::offload_activations)
     return timed(Phase::other,
                  [&] { store_->offload(action.stage, action.slot, action.microbatch, detail.gradients); });
-  // What is read back reaches into the buffers of messages only with the gradients.
+  // Reading back reaches into the buffers of messages only where gradients are read.
   if (detail.gradients) {
     auto& m = messages(action);
     timed_wait(m.send_activation, Op::send_activation, action, run);

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Chooses the keys of [memory] that the input leaves free, for memory.limit: every sensible combination is planned and
+// simulated, and the quickest one that fits is taken. Example: where everything fits, the input's own keys win, since
+// recomputing and moving only cost time.
 #include <p3d/engine/memory_choice.hpp>
 
 #include <p3d/base/error.hpp>
@@ -35,7 +38,7 @@ struct Candidate {
   Memory memory;
   std::string text;
   double seconds = 0.0;
-  double bytes = 0.0;  ///< of the rank with the most
+  double bytes = 0.0;  ///< on the rank that needs most
 };
 
 /// One thing that may be chosen.
@@ -193,7 +196,7 @@ MemoryChoice choose_memory(config::Config const& c) {
       all.push_back(std::move(y));
     }
   }
-  // Of equals the first: what discards and divides less.
+  // Equals keep their order, so the first of them discards and divides less.
   std::stable_sort(all.begin(), all.end(), [](auto const& a, auto const& b) { return a.seconds < b.seconds; });
   auto const quickest = all.front().seconds;
   auto const line = [&](Candidate const& x) {

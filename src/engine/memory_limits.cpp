@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Finds what may be allocated, before anything is: limits of the process, of the control group that a job runs in, and
+// free memory of node and GPU. Ranks that share a limit add up what they want. Example: 8 ranks of 4 GiB in a job with
+// 16 GiB are refused on every rank, with the sum, the limit and where the limit comes from.
 #include <p3d/engine/memory_limits.hpp>
 
 #include <p3d/base/error.hpp>
@@ -29,7 +32,7 @@ namespace {
 
 constexpr std::int64_t mib = std::int64_t{1} << 20;
 constexpr std::int64_t blas_buffer = 128 * mib;           ///< of OpenBLAS, for each thread
-constexpr std::int64_t slack = 128 * mib;                 ///< what the libraries map until the first GEMM
+constexpr std::int64_t slack = 128 * mib;                 ///< memory that the libraries map until the first GEMM
 constexpr std::int64_t no_limit = std::int64_t{1} << 60;  ///< v1 writes a number near 2^63
 
 std::string human(std::int64_t bytes) { return base::human_bytes(static_cast<double>(bytes)); }
@@ -87,7 +90,7 @@ void require_own(std::int64_t bytes) {
 
 std::int64_t hash(std::string_view text) { return static_cast<std::int64_t>(base::fnv1a(text)); }
 
-/// What the ranks want together that share something on a node.
+/// The bytes that ranks which share something on a node want together.
 struct Wanted {
   double sum = 0.0, most = 0.0;  // doubles: nothing wraps
   int ranks = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What waits elsewhere: the optimizer's state and master weights between updates (memory.offload_optimizer), and values
+// Offloaded state: the optimizer's arrays and master weights between updates (memory.offload_optimizer), and values
 // between uses (memory.offload_parameters). An update streams through them in pieces: while one is computed the next is
 // read and the one before is written. Values are fetched as long before their use as the schedule reloads or gathers
 // them.

@@ -30,10 +30,10 @@ double most_over_mean(std::vector<double> const& parts) {
   return *std::max_element(parts.begin(), parts.end()) * static_cast<double>(parts.size()) / all;
 }
 
-/// What one global batch is, before it is dealt.
+/// The lengths of one global batch, before it is dealt.
 struct Read {
-  std::vector<double> work;    ///< of microbatches: FLOPs, which exceed 64-bit integers
-  std::vector<double> places;  ///< of the places of a ring
+  std::vector<double> work;    ///< FLOPs of each microbatch, which exceed 64-bit integers
+  std::vector<double> places;  ///< share of each place of a ring
 };
 
 Read read_lengths(config::Config const& c, data::Sampler const& sampler, std::int64_t step, PackingBalance& balance) {

@@ -9,7 +9,7 @@
 namespace p3d::engine {
 
 namespace {
-/// What an action does before and between its waits is only looking whether it must wait.
+/// Seconds before and between the waits of an action, in which it only looks whether it must wait.
 constexpr double too_short = 2e-5;
 }  // namespace
 
@@ -39,7 +39,7 @@ void Recorder::begin_action() {
 
 void Recorder::waited(schedule::Action const& what, double begin) {
   auto& events = steps_.back().events;
-  // Which action is busy until then is known at its end.
+  // The action that is busy until then is known at its end.
   if (begin - busy_since_ > too_short) events.push_back({busy_since_, begin, {}, 0});
   busy_since_ = now();
   events.push_back({begin, busy_since_, what, 1});

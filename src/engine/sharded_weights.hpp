@@ -20,8 +20,8 @@ template <class P>
 class ShardedWeights final : public model::WeightProvider<P> {
 public:
   using S = typename P::Storage;
-  /// What stages fetch their own parts into, in turn: one arrives while those of the other are gathered. Stages that
-  /// own all of their weights, where host and kernels share memory, fetch to where layers read.
+  /// Two buffers that stages fetch their own parts into, in turn: one arrives while those of the other are gathered.
+  /// Stages that own all of their weights, where host and kernels share memory, fetch to where layers read.
   struct Rooms {
     std::array<StagedPiece<S>, 2> rooms;
     std::array<ShardedWeights*, 2> users{};
@@ -68,7 +68,7 @@ public:
   }
   void offload(int) override { give_up(); }
 
-  /// What was made whole is not needed.
+  /// The weights that were made whole are not needed.
   void give_up() {
     finish();
     gathered_ = gathered_ && stays_;

@@ -22,7 +22,7 @@ struct VocabularyCommunicators {
 template <class P>
 class VocabularyActions {
 public:
-  /// What it asks of the executor: to wait for an exchange.
+  /// Has the executor wait for an exchange.
   using Wait = std::function<void(comm::Request&)>;
   /// All must outlive it. `first`, `last`: the pipeline ranks of the first and of the last stage.
   VocabularyActions(model::VocabularyPart<P>& part, VocabularyCommunicators& communicators,
@@ -61,7 +61,7 @@ private:
   device::ExecSpace exec_;
   int first_, last_, microbatches_ = 0;
   bool training_ = false;
-  std::vector<std::int64_t> bounds_;  ///< of `parts`
+  std::vector<std::int64_t> bounds_;  ///< first elements of the blocks of `parts`, and the end
   Requests sum_, output_, parts_, input_gradient_, gradient_;
 };
 

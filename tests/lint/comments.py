@@ -13,7 +13,7 @@ import re
 
 import source_tree
 
-CLEAN = {"base", "collectives", "device", "kernels", "linalg", "optim", "parallel", "report", "schedule"}
+CLEAN = {"base", "collectives", "device", "engine", "kernels", "linalg", "optim", "parallel", "page", "report", "schedule"}
 LONG, PARAGRAPH = 150, 2  # lines
 LEANING = re.compile(r"(?:of|by|those|the same|whose|what|that|which|who|to|where)\b", re.I)
 # From the first word to a comma of the same sentence, and three words behind it.

@@ -22,7 +22,7 @@
 
 namespace p3d::engine {
 
-/// What the executor calls at the places that are not its own business.
+/// The calls that the executor makes at the places that are not its own business.
 struct Hooks {
   /// The tokens of the samples of a microbatch: the same on every rank that it comes to. Empty: model.seq_len.
   std::function<std::int64_t(int microbatch)> length;
@@ -77,10 +77,10 @@ public:
   void abandon();
   bool has_opened() const { return opened_.program != nullptr; }
 
-  /// Where OFFLOAD_F moves activations. It must outlive the executor.
+  /// OFFLOAD_F moves activations to this store, which must outlive the executor.
   void offload_into(ActivationStore<P>& store) { store_ = &store; }
 
-  /// Who carries out E, S, T and G. It must outlive the executor.
+  /// These actions carry out E, S, T and G. They must outlive the executor.
   void divide_vocabulary(VocabularyActions<P>& actions) { vocabulary_ = &actions; }
 
   PhaseTimes& times() { return times_; }
@@ -95,7 +95,7 @@ private:
   struct Messages {
     comm::Request recv_activation, recv_gradient, send_activation, send_gradient;
   };
-  /// What an action needs and that the list alone does not say, found once per program.
+  /// Facts about an action that the list alone does not say, found once per program.
   struct Detail {
     std::string text;                                 ///< the action as text, for the watchdog
     bool reads_previous = false, reads_next = false;  ///< slots of neighbouring stages on this rank
@@ -104,14 +104,14 @@ private:
     bool gradients = false;  ///< schedule::moves_gradients
   };
   struct ProgramRun;
-  /// What has run of which step's program.
+  /// The actions of a step's program that have run ahead of it.
   struct Opened {
     schedule::Program const* program = nullptr;
     std::int64_t step = 0;
     std::size_t actions = 0;
     std::vector<schedule::Action> const* unmatched = nullptr;
     std::function<std::int64_t(int)> length;  ///< Hooks::length
-    Recorder* recorder = nullptr;             ///< that has it
+    Recorder* recorder = nullptr;             ///< the recorder that has them
   };
   ProgramRun prepare(schedule::ValidProgram const& program, double loss_scale, Hooks const& hooks);
   /// Actions [first, end) of this rank.
@@ -175,9 +175,9 @@ private:
   comm::Communicator* pipeline_;
   device::ExecSpace exec_;
   std::function<double()> waited_;
-  std::map<std::pair<int, int>, Messages> messages_;  ///< by (stage, slot)
+  std::map<std::pair<int, int>, Messages> messages_;  ///< one for each (stage, slot)
   std::map<schedule::Program const*, std::vector<Detail>> details_;
-  std::map<std::pair<int, int>, int> slot_of_;  ///< by (stage, microbatch): the slot taken last
+  std::map<std::pair<int, int>, int> slot_of_;  ///< the slot taken last by each (stage, microbatch)
   ActivationStore<P>* store_ = nullptr;
   VocabularyActions<P>* vocabulary_ = nullptr;
   std::deque<schedule::Action> deferred_;  ///< receives put off, in their order

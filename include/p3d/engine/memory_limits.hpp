@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What may be allocated here: the limits of the process, of its job and of its node, known before anything is taken.
+// The limits of what may be allocated: of the process, of its job and of its node, known before anything is taken.
 
 #include <p3d/comm/communicator.hpp>
 
@@ -30,7 +30,7 @@ struct GpuRoom {
   std::string gpu;  ///< tells it from others of the node
   std::int64_t free = 0, total = 0;
 };
-/// Of this rank; free and total are 0 where they are not known. With Kokkos running.
+/// The memory of this rank's GPU; free and total are 0 where they are not known. Kokkos must run.
 GpuRoom gpu_room();
 /// Throws base::Error (bad_input) when the `bytes` of the ranks that compute on one GPU exceed what is free on it. The
 /// error is on every rank of that GPU. Collective.

@@ -15,7 +15,7 @@ namespace p3d::engine {
 /// The largest work over the mean: of attention, or with batch.variable of all.
 struct PackingBalance {
   std::int64_t documents = 0;   ///< in the global batch, parts of documents counted
-  std::int64_t tokens = 0;      ///< of samples in the global batch
+  std::int64_t tokens = 0;      ///< tokens of the samples in the global batch
   std::int64_t padding = 0;     ///< besides: batch.variable makes the samples of a microbatch equally long
   double replicas_as_read = 1;  ///< over dp, if each took its microbatches in order
   double replicas = 1;          ///< as they are dealt

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Where a rank's time goes.
+// The time of a rank, divided into phases.
 
 #include <p3d/comm/communicator.hpp>
 

@@ -38,13 +38,14 @@ public:
   void begin_action();
   /// The action waited from `begin` to now for the message (or step) `what`.
   void waited(schedule::Action const& what, double begin);
-  /// The same between two actions.
+  /// The rank waited in this way between two actions.
   void waited_between(schedule::Action const& what, double begin);
   /// The newest step is begun anew, or never: what it has is forgotten.
   void drop_step();
   /// The time since begin_action(), less the waits, belongs to `action`.
   void end_action(schedule::Action const& action);
-  /// The same of two that took turns, of which each was busy so many seconds: one after the other.
+  /// Ends two actions that were interleaved, of which each was busy so many seconds: they are shown one after the
+  /// other.
   void end_pair(schedule::Action const& first, double first_s, schedule::Action const& second, double second_s);
 
   std::deque<Step> const& steps() const { return steps_; }

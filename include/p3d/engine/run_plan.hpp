@@ -18,7 +18,7 @@ using plan::require_supported;
 using plan::RunPlan;
 using plan::workspaces_of;
 
-/// What this build computes on. `p3d --check` plans before Kokkos knows its threads: then for one.
+/// The platform of this build. `p3d --check` plans before Kokkos knows its threads: then it has one.
 plan::Platform platform();
 
 /// plan::make_run_plan on platform().
