@@ -109,7 +109,7 @@ int import_model(ModelWords const& words, std::string precision, comm::Communica
                   .where = "command line",
                   .fix = "set model.seq_len in the run that loads the checkpoint"});
   }
-  auto const element = c.run.precision == config::Precision::fp64 ? io::Element::float64 : io::Element::float32;
+  auto const element = io::element_of(c.run.precision);
   auto self = comm::Communicator::self();
   auto const parts = row_parts(*weights, element, world, self);
   auto const hash = io::load_weights(world, *weights, element, parts, model_buffer_bytes);

@@ -67,7 +67,7 @@ template <class P, class Work>
 int with_weights(config::Config const& c, StoredModel& model, comm::Communicator& world, Work const& work) {
   linalg::set_gemm_choice(report::usual_gemms(c, world));
   engine::Trainer<P> trainer(c, world);
-  auto const element = io::element_of<typename P::Master>();
+  auto const element = io::element_of(c.run.precision);
   auto const parts = trainer.checkpoint_parts(false);
   auto const buffer_bytes = c.checkpoint.buffer_mb << 20;
   if (model.checkpoint)

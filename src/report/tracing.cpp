@@ -107,17 +107,15 @@ std::vector<PipelineRecord> by_pipeline(layout::RankGrid const& grid,
 
 }  // namespace
 
-template <class P>
-struct Tracing<P>::State {
-  engine::Trainer<P>& trainer;
+struct Tracing::State {
+  engine::AnyTrainer& trainer;
   schedule::DrawTimelines draw;
   engine::Recorder recorder;
   ClockOffset first;
   std::int64_t warm_up;
 };
 
-template <class P>
-Tracing<P>::Tracing(engine::Trainer<P>& trainer, schedule::DrawTimelines draw) {
+Tracing::Tracing(engine::AnyTrainer& trainer, schedule::DrawTimelines draw) {
   if (!trainer.config().run.trace) return;
   state_ = std::make_unique<State>(
       State{trainer, std::move(draw), engine::Recorder(steps_to_keep(trainer.plan())), {}, trainer.steps_done() + 1});
@@ -125,13 +123,11 @@ Tracing<P>::Tracing(engine::Trainer<P>& trainer, schedule::DrawTimelines draw) {
   trainer.record_into(&state_->recorder);
 }
 
-template <class P>
-Tracing<P>::~Tracing() {
+Tracing::~Tracing() {
   if (state_) state_->trainer.record_into(nullptr);
 }
 
-template <class P>
-std::string Tracing<P>::finish() {
+std::string Tracing::finish() {
   if (!state_ || state_->recorder.steps().empty()) return {};
   auto& trainer = state_->trainer;
   trainer.record_into(nullptr);
@@ -178,9 +174,5 @@ std::string Tracing<P>::finish() {
   write("costs.csv", plan::to_csv(made.costs));
   return fmt::format("{}\nWritten: {}", summary(made, plan.training), base::join(written));
 }
-
-#define P3D_INSTANTIATE(P) template class Tracing<P>;
-P3D_POLICIES(P3D_INSTANTIATE)
-#undef P3D_INSTANTIATE
 
 }  // namespace p3d::report

@@ -114,7 +114,7 @@ io::CheckpointHeader checkpoint_header(config::Config const& c, std::int64_t ste
   h.tokens = h.samples * c.model.seq_len;
   h.seed = c.run.seed;
   h.data_hash = data_hash;
-  h.element = c.run.precision == config::Precision::fp64 ? io::Element::float64 : io::Element::float32;
+  h.element = io::element_of(c.run.precision);
   h.p3d_version = base::version_with_hash();
   h.input = config::canonical_toml(c);
   h.loss_scale = optim::stored_loss_scale(loss_scale, c.precision.loss_scaling);

@@ -89,8 +89,7 @@ io::ModelFiles files_of_model(std::string const& folder) {
   return out;
 }
 
-template <class P>
-io::CheckpointHeader restore(engine::Trainer<P>& trainer, std::string const& path, Load load,
+io::CheckpointHeader restore(engine::AnyTrainer& trainer, std::string const& path, Load load,
                              io::StoredTokenizer const& tokenizer) {
   auto const& c = trainer.config();
   auto& world = trainer.mesh().world();
@@ -107,7 +106,7 @@ io::CheckpointHeader restore(engine::Trainer<P>& trainer, std::string const& pat
                     : "give [model] the values of the checkpoint (p3d checkpoint show FILE)"});
   }
   base::Stopwatch watch;
-  io::load_parts(world, file, io::element_of<typename P::Master>(), trainer.checkpoint_parts(all),
+  io::load_parts(world, file, io::element_of(c.run.precision), trainer.checkpoint_parts(all),
                  c.checkpoint.buffer_mb << 20);
   if (all) {
     bool const counted = !c.batch.variable || file.header.data_order > 1;
@@ -132,8 +131,8 @@ namespace {
 
 /// Restores the newest file of the run that is whole; the damaged ones are named in warnings. `accept` throws at a file
 /// that is another run's. Returns nothing when there are no files. Collective.
-template <class P, class Accept>
-std::optional<Start> newest(engine::Trainer<P>& trainer, std::vector<io::CheckpointFile> const& files,
+template <class Accept>
+std::optional<Start> newest(engine::AnyTrainer& trainer, std::vector<io::CheckpointFile> const& files,
                             io::StoredTokenizer const& tokenizer, Accept&& accept) {
   for (auto const& f : files) {
     if (!f.valid) {
@@ -160,8 +159,7 @@ std::optional<Start> newest(engine::Trainer<P>& trainer, std::vector<io::Checkpo
 
 /// Starts a run that begins with a file, or with its weights: from its own newest checkpoint if it has written one,
 /// which says by its origin that it comes from the file. Collective.
-template <class P>
-Start begin_with_file(engine::Trainer<P>& trainer, io::StoredTokenizer const& tokenizer,
+Start begin_with_file(engine::AnyTrainer& trainer, io::StoredTokenizer const& tokenizer,
                       std::vector<io::CheckpointFile> files) {
   auto const& options = trainer.config().checkpoint;
   auto& world = trainer.mesh().world();
@@ -193,16 +191,15 @@ Start begin_with_file(engine::Trainer<P>& trainer, io::StoredTokenizer const& to
 namespace {
 
 /// Starts at step 0, with the weights of model.load or those of the seed. Collective.
-template <class P>
-Start begin_anew(engine::Trainer<P>& trainer) {
+Start begin_anew(engine::AnyTrainer& trainer) {
   auto const& c = trainer.config();
   if (c.model.load.empty()) return {};
   auto& world = trainer.mesh().world();
   base::Stopwatch watch;
   std::optional<io::ModelWeights> weights;
   comm::agree(world, "open the model of model.load", [&] { weights.emplace(c.model.load); });
-  auto const hash = io::load_weights(world, *weights, io::element_of<typename P::Master>(),
-                                     trainer.checkpoint_parts(false), c.checkpoint.buffer_mb << 20);
+  auto const hash = io::load_weights(world, *weights, io::element_of(c.run.precision), trainer.checkpoint_parts(false),
+                                     c.checkpoint.buffer_mb << 20);
   for (auto const& note : weights->config().notes) base::warn_root(note);
   if (auto const length = weights->config().model.seq_len; c.model.seq_len > length)
     base::warn_root(
@@ -228,8 +225,7 @@ void require_loaded(std::string const& origin, config::Config const& c, std::str
 
 }  // namespace
 
-template <class P>
-Start resume(engine::Trainer<P>& trainer, io::StoredTokenizer const& tokenizer) {
+Start resume(engine::AnyTrainer& trainer, io::StoredTokenizer const& tokenizer) {
   auto const& c = trainer.config();
   auto const& options = c.checkpoint;
   bool const automatic = options.resume == "auto";
@@ -249,11 +245,5 @@ Start resume(engine::Trainer<P>& trainer, io::StoredTokenizer const& tokenizer) 
   }
   return base::as_bad_input([&] { return begin_with_file(trainer, tokenizer, std::move(files)); });
 }
-
-#define P3D_INSTANTIATE(P)                                                                                          \
-  template io::CheckpointHeader restore(engine::Trainer<P>&, std::string const&, Load, io::StoredTokenizer const&); \
-  template Start resume(engine::Trainer<P>&, io::StoredTokenizer const&);
-P3D_POLICIES(P3D_INSTANTIATE)
-#undef P3D_INSTANTIATE
 
 }  // namespace p3d::run

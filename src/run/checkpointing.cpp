@@ -57,9 +57,8 @@ constexpr double assumed_bytes_per_second = 100e6;
 
 }  // namespace
 
-template <class P>
-Checkpointing<P>::Checkpointing(engine::Trainer<P>& trainer, Start start, io::StoredTokenizer tokenizer,
-                                base::Stopwatch clock, std::function<void()> before_commit)
+Checkpointing::Checkpointing(engine::AnyTrainer& trainer, Start start, io::StoredTokenizer tokenizer,
+                             base::Stopwatch clock, std::function<void()> before_commit)
     : trainer_(&trainer),
       options_(trainer.config().checkpoint),
       run_name_(trainer.config().run.name),
@@ -79,8 +78,9 @@ Checkpointing<P>::Checkpointing(engine::Trainer<P>& trainer, Start start, io::St
   if (!options_.on()) return;
   auto& world = trainer.mesh().world();
   comm::agree(world, "take the memory for checkpoints",
-              [&] { writer_.reserve(trainer.checkpoint_parts(true), io::element_of<typename P::Master>()); });
-  write_estimate_ = static_cast<double>(trainer.plan().table.num_parameters()) * sizeof(typename P::Master) *
+              [&] { writer_.reserve(trainer.checkpoint_parts(true), io::element_of(trainer.config().run.precision)); });
+  write_estimate_ = static_cast<double>(trainer.plan().table.num_parameters()) *
+                    static_cast<double>(io::size_of(io::element_of(c.run.precision))) *
                     static_cast<double>(1 + config::state_of(c.optimizer).arrays.size()) / assumed_bytes_per_second;
   comm::agree_on_root(world, [&] {
     io::apart([&] {
@@ -91,8 +91,7 @@ Checkpointing<P>::Checkpointing(engine::Trainer<P>& trainer, Start start, io::St
   });
 }
 
-template <class P>
-std::string Checkpointing<P>::describe() const {
+std::string Checkpointing::describe() const {
   if (!options_.on()) return "Checkpoints: none (checkpoint.every = 0); what is not finished cannot be resumed";
   auto const bytes = write_estimate_ * assumed_bytes_per_second;
   if (!options_.between_steps())
@@ -107,8 +106,7 @@ std::string Checkpointing<P>::describe() const {
                      options_.keep > 0 ? fmt::format("; the newest {} are kept", options_.keep) : "");
 }
 
-template <class P>
-double Checkpointing<P>::vote() {
+double Checkpointing::vote() {
   double const now = clock_.seconds();
   longest_step_ = std::max(longest_step_, now - step_begin_);
   step_begin_ = now;
@@ -123,20 +121,15 @@ double Checkpointing<P>::vote() {
   return vote;
 }
 
-template <class P>
-void Checkpointing<P>::before_first_step() {
+void Checkpointing::before_first_step() {
   if (!options_.on() || !options_.at_start || trainer_->steps_done() != 0 || start_.own_file) return;
   saved_step_ = -1;
   start_writing();
 }
 
-template <class P>
-bool Checkpointing<P>::time_is_up(engine::StepResult const& result) const {
-  return result.votes >= vote_deadline;
-}
+bool Checkpointing::time_is_up(engine::StepResult const& result) const { return result.votes >= vote_deadline; }
 
-template <class P>
-void Checkpointing<P>::after_step(engine::StepResult const& result) {
+void Checkpointing::after_step(engine::StepResult const& result) {
   if (writer_.busy()) {
     if (auto const done = writer_.poll()) report(*done);
   }
@@ -146,8 +139,7 @@ void Checkpointing<P>::after_step(engine::StepResult const& result) {
     start_writing();
 }
 
-template <class P>
-void Checkpointing<P>::start_writing() {
+void Checkpointing::start_writing() {
   finish();  // one checkpoint at a time: the disk is slower than checkpoint.every
   auto const& c = trainer_->config();
   auto const step = trainer_->steps_done();
@@ -161,13 +153,11 @@ void Checkpointing<P>::start_writing() {
   if (!options_.async || !options_.between_steps()) finish();
 }
 
-template <class P>
-void Checkpointing<P>::finish() {
+void Checkpointing::finish() {
   if (writer_.busy()) report(writer_.finish());
 }
 
-template <class P>
-bool Checkpointing<P>::saved_file_is_there() {
+bool Checkpointing::saved_file_is_there() {
   std::int64_t there = 1;
   if (trainer_->mesh().world().rank() == 0) {
     std::error_code unknown;
@@ -179,8 +169,7 @@ bool Checkpointing<P>::saved_file_is_there() {
   return there == 1;
 }
 
-template <class P>
-bool Checkpointing<P>::save_and_wait() {
+bool Checkpointing::save_and_wait() {
   if (!options_.on()) return true;
   finish();
   if (!failed_ && saved_step_ == trainer_->steps_done() && wrote_ && !saved_file_is_there()) saved_step_ = -1;
@@ -189,8 +178,7 @@ bool Checkpointing<P>::save_and_wait() {
   return !failed_;
 }
 
-template <class P>
-std::string Checkpointing<P>::not_saved() const {
+std::string Checkpointing::not_saved() const {
   auto const newest = saved_step_ > 0 ? fmt::format("the newest is of step {}", saved_step_) : "there is none yet";
   return "the last checkpoint could not be written\n" +
          base::format({.expected = fmt::format("a checkpoint of step {}, the last one", trainer_->steps_done()),
@@ -199,8 +187,7 @@ std::string Checkpointing<P>::not_saved() const {
                        .fix = "mend what the warning above says, and start the same command again"});
 }
 
-template <class P>
-void Checkpointing<P>::report(io::WriteResult const& r) {
+void Checkpointing::report(io::WriteResult const& r) {
   if (r.error) {
     given_up_step_ = r.step;
     auto text = *r.error;
@@ -228,9 +215,5 @@ void Checkpointing<P>::report(io::WriteResult const& r) {
     base::warn_root(e.what());  // too many checkpoints are no reason to stop
   }
 }
-
-#define P3D_INSTANTIATE(P) template class Checkpointing<P>;
-P3D_POLICIES(P3D_INSTANTIATE)
-#undef P3D_INSTANTIATE
 
 }  // namespace p3d::run

@@ -139,8 +139,7 @@ bool history_is_complete(std::optional<RunFiles>& files, comm::Communicator& wor
 }
 
 /// The text that [sample] asks for. Collective.
-template <class P>
-std::string sample_text(engine::Trainer<P>& trainer, text::Tokenizer const& tokenizer) {
+std::string sample_text(engine::AnyTrainer& trainer, text::Tokenizer const& tokenizer) {
   auto const& s = trainer.config().sample;
   TextOptions o;
   o.draw.tokens = s.tokens;
@@ -203,7 +202,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     summary.tokens_per_step = first.tokens;
   }
 
-  Checkpointing<P> checkpoints(trainer, origin, tokenizer.stored, start, [&files] { files->flush(); });
+  Checkpointing checkpoints(trainer, origin, tokenizer.stored, start, [&files] { files->flush(); });
   base::log_root(input_line(c));
   base::log_root(checkpoints.describe());
   if (first_step >= c.run.steps)
@@ -223,7 +222,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     comm::agree_on_root(
         world, [&] { io::apart([&] { expert_file.emplace(c.run.output_dir, first_step, c.model.moe.experts); }); });
   trainer.stop_when([] { return stop_signal() != 0; });
-  report::Tracing<P> tracing(trainer, draw);
+  report::Tracing tracing(trainer, draw);
   report::Progress progress(c.run.steps, c.run.log_every, root ? report::terminal_columns() : 0);
   base::Stopwatch whole;
   auto const tokens_before = trainer.tokens_done();

@@ -80,8 +80,7 @@ RunTokenizer open_tokenizer(config::Config const& c, bool keep_file) {
   return open_tokenizer(c.data.tokenizer, c.data.tokenizer_pattern, c.model.vocab_size, keep_file);
 }
 
-template <class P>
-std::vector<DrawnText> continue_texts(engine::Trainer<P>& trainer, text::Tokenizer const& tokenizer,
+std::vector<DrawnText> continue_texts(engine::AnyTrainer& trainer, text::Tokenizer const& tokenizer,
                                       std::vector<std::string> const& prompts, TextOptions options) {
   auto const vocab = trainer.config().model.vocab_size;
   auto& draw = options.draw;
@@ -114,11 +113,5 @@ std::vector<DrawnText> continue_texts(engine::Trainer<P>& trainer, text::Tokeniz
   for (std::size_t i = 0; i < out.size(); ++i) out[i].tokens = drawn[i];
   return out;
 }
-
-#define P3D_INSTANTIATE(P)                                                                       \
-  template std::vector<DrawnText> continue_texts<P>(engine::Trainer<P>&, text::Tokenizer const&, \
-                                                    std::vector<std::string> const&, TextOptions);
-P3D_POLICIES(P3D_INSTANTIATE)
-#undef P3D_INSTANTIATE
 
 }  // namespace p3d::run

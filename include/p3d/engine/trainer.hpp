@@ -93,9 +93,45 @@ template <class P>
 using ProviderFactory = std::function<std::unique_ptr<model::WeightProvider<P>>(int stage, model::Parameters<P>& params,
                                                                                 model::StageWeights<P> whole)>;
 
+/// The part of a trainer that does not depend on its types of numbers: what a run reads and sets between steps. Trainer
+/// implements it.
+class AnyTrainer {
+public:
+  virtual ~AnyTrainer() = default;
+
+  virtual config::Config const& config() const = 0;
+  virtual RunPlan const& plan() const = 0;
+  virtual data::TokenSource const& source() const = 0;
+  virtual data::Sampler const& sampler() const = 0;
+  virtual comm::Mesh& mesh() = 0;
+
+  /// Steps done, and the inputs of their samples; a checkpoint sets them. Without a number the inputs are counted
+  /// (data::Sampler::tokens_before). Setting is collective with optimizer.post_validation.
+  virtual std::int64_t steps_done() const = 0;
+  virtual std::int64_t tokens_done() const = 0;
+  virtual void set_steps_done(std::int64_t steps, std::optional<std::int64_t> tokens = {}) = 0;
+  /// The state of the loss scale that a checkpoint keeps; set before the first step.
+  virtual optim::LossScaleState const& loss_scale() const = 0;
+  virtual void set_loss_scale(optim::LossScaleState const& state) = 0;
+  /// This rank's parts of the arrays of a checkpoint: parameters and, on request, the optimizer's state. Valid as long
+  /// as the trainer.
+  virtual std::vector<io::CheckpointPart> checkpoint_parts(bool optimizer_state) = 0;
+
+  /// From now on the times of the actions of training go there, until it is null. It must live as long.
+  virtual void record_into(Recorder* recorder) = 0;
+  /// Continues each prompt (tokens of the vocabulary, at least one) and returns what was drawn. Token i of text n is
+  /// drawn with the counter-based number i of stream n and purpose "sample": the same texts under every layout up to
+  /// rounding. Keys and values are kept (model/decoder.hpp), for which memory is taken: a token costs
+  /// 2 (parameters + layers hidden length) FLOPs. When a text has model.seq_len tokens, the older half is forgotten
+  /// and the rest read again. Replicas share the texts. Throws base::Error (bad_input) for a token outside the
+  /// vocabulary.
+  virtual std::vector<std::vector<int>> sample(std::vector<std::vector<int>> const& prompts,
+                                               SampleOptions const& options) = 0;
+};
+
 /// P: a policy of device/precision.hpp.
 template <class P>
-class Trainer {
+class Trainer final : public AnyTrainer {
 public:
   /// Collective over `parent`, whose size is the product of the axes. `config` is checked (config::parse_*); the plan
   /// and the data come from it. Throws base::Error, on every rank, when ranks do not hold the same input or data.
@@ -105,7 +141,7 @@ public:
   Trainer(config::Config const& config, RunPlan plan, comm::Communicator const& parent,
           ProviderFactory<P> const& provider = {});
   /// Collective with optimizer.post_validation.
-  ~Trainer();
+  ~Trainer() override;
   Trainer(Trainer const&) = delete;
   Trainer& operator=(Trainer const&) = delete;
 
@@ -129,13 +165,6 @@ public:
   bool stopped_early() const;
   /// Mean cross entropy over `batches` global batches of the validation split, without dropout.
   double evaluate(std::int64_t batches);
-  /// Continues each prompt (tokens of the vocabulary, at least one) and returns what was drawn. Token i of text n is
-  /// drawn with the counter-based number i of stream n and purpose "sample": the same texts under every layout up to
-  /// rounding. Keys and values are kept (model/decoder.hpp), for which memory is taken: a token costs
-  /// 2 (parameters + layers hidden length) FLOPs. When a text has model.seq_len tokens, the older half is forgotten
-  /// and the rest read again. Replicas share the texts. Throws base::Error (bad_input) for a token outside the
-  /// vocabulary.
-  std::vector<std::vector<int>> sample(std::vector<std::vector<int>> const& prompts, SampleOptions const& options);
   /// Mean cross entropy over the windows (and a target) that fit into these parts of the source, each once: the same
   /// under every layout. `source`: null: that of the configuration.
   Score score(std::vector<layout::Range> const& parts, data::TokenSource const* source = nullptr,
@@ -148,33 +177,29 @@ public:
   /// The loads of the last step, of the layers with experts in order. Collective.
   std::vector<ExpertLoad> expert_load();
 
-  /// Steps done, and the inputs of their samples; a checkpoint sets them. Without a number the inputs are counted
-  /// (data::Sampler::tokens_before). Setting is collective with optimizer.post_validation.
-  std::int64_t steps_done() const;
-  std::int64_t tokens_done() const;
-  void set_steps_done(std::int64_t steps, std::optional<std::int64_t> tokens = {});
-  /// The state of the loss scale that a checkpoint keeps; set before the first step.
-  optim::LossScaleState const& loss_scale() const;
-  void set_loss_scale(optim::LossScaleState const& state);
-  /// This rank's parts of the arrays of a checkpoint: parameters and, on request, the optimizer's state. Valid as long
-  /// as the trainer.
-  std::vector<io::CheckpointPart> checkpoint_parts(bool optimizer_state);
-
   /// The object that only tests and small models ask for.
   Inspection<P>& inspection();
 
-  config::Config const& config() const;
-  RunPlan const& plan() const;
-  data::TokenSource const& source() const;
-  data::Sampler const& sampler() const;
-  comm::Mesh& mesh();
   /// Time by phase on this rank since construction.
   PhaseTimes times() const;
-  /// From now on the times of the actions of training go there, until it is null. It must live as long.
-  void record_into(Recorder* recorder);
   /// The bytes that this rank has allocated, by the same purposes as the prediction; activations and workspace at their
   /// highest.
   plan::MemoryPrediction memory_in_use() const;
+
+  config::Config const& config() const override;
+  RunPlan const& plan() const override;
+  data::TokenSource const& source() const override;
+  data::Sampler const& sampler() const override;
+  comm::Mesh& mesh() override;
+  std::int64_t steps_done() const override;
+  std::int64_t tokens_done() const override;
+  void set_steps_done(std::int64_t steps, std::optional<std::int64_t> tokens = {}) override;
+  optim::LossScaleState const& loss_scale() const override;
+  void set_loss_scale(optim::LossScaleState const& state) override;
+  std::vector<io::CheckpointPart> checkpoint_parts(bool optimizer_state) override;
+  void record_into(Recorder* recorder) override;
+  std::vector<std::vector<int>> sample(std::vector<std::vector<int>> const& prompts,
+                                       SampleOptions const& options) override;
 
 private:
   struct State;

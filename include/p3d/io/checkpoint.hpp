@@ -46,7 +46,6 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 namespace p3d::io {
@@ -57,11 +56,9 @@ enum class Element { float32, float64 };
 std::size_t size_of(Element element);
 /// The name that stands in the attribute `precision`: "fp32" or "fp64".
 char const* name(Element element);
-/// The Element that stores arrays whose numbers are float or double in memory.
-template <class T>
-constexpr Element element_of() {
-  static_assert(std::is_same_v<T, float> || std::is_same_v<T, double>);
-  return std::is_same_v<T, double> ? Element::float64 : Element::float32;
+/// The Element that stores master weights and state of a run with this precision.
+constexpr Element element_of(config::Precision precision) {
+  return precision == config::Precision::fp64 ? Element::float64 : Element::float32;
 }
 
 /// The tokenizer of a run. Without a name every byte is a token.

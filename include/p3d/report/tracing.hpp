@@ -12,12 +12,11 @@ namespace p3d::report {
 
 /// Records actions from its construction on; does nothing at all when run.trace is off. On a device every action then
 /// ends with a fence, so that its time is its own.
-template <class P>
 class Tracing {
 public:
   /// Starts to record. `draw` makes trace.svg; without it there is no picture. Collective, since the clocks of the
   /// ranks are compared.
-  Tracing(engine::Trainer<P>& trainer, schedule::DrawTimelines draw);
+  Tracing(engine::AnyTrainer& trainer, schedule::DrawTimelines draw);
   ~Tracing();
   Tracing(Tracing const&) = delete;
   Tracing& operator=(Tracing const&) = delete;

@@ -37,8 +37,7 @@ Differences compare(io::CheckpointHeader const& file, config::Config const& conf
 /// Reads a file, all or its weights, into the trainer; returns the file's header. Throws base::Error on every rank:
 /// with ExitCode::bad_input and all differences when the file does not fit, with run_failed when it is damaged (the
 /// trainer's numbers are then not to be used). Collective.
-template <class P>
-io::CheckpointHeader restore(engine::Trainer<P>& trainer, std::string const& path, config::Load load,
+io::CheckpointHeader restore(engine::AnyTrainer& trainer, std::string const& path, config::Load load,
                              io::StoredTokenizer const& tokenizer = {});
 
 /// Where a run starts: at a step, from a checkpoint or anew.
@@ -57,16 +56,14 @@ io::ModelFiles files_of_model(std::string const& folder);
 /// that begins with a file, or with its weights, goes on from its own newest checkpoint where it has one: the origin in
 /// that checkpoint says that it comes from the file. Refuses to start behind any other valid checkpoint of the same
 /// name and folder. Collective.
-template <class P>
-Start resume(engine::Trainer<P>& trainer, io::StoredTokenizer const& tokenizer);
+Start resume(engine::AnyTrainer& trainer, io::StoredTokenizer const& tokenizer);
 
 /// Writes the checkpoints of a run: decides when one is due, hands the state to io::CheckpointWriter, and reports.
-template <class P>
 class Checkpointing {
 public:
   /// `clock`: the program's wall time counts from here. `before_commit` (rank 0): see io::CheckpointWriter::Options.
   /// Collective.
-  Checkpointing(engine::Trainer<P>& trainer, Start start, io::StoredTokenizer tokenizer, base::Stopwatch clock,
+  Checkpointing(engine::AnyTrainer& trainer, Start start, io::StoredTokenizer tokenizer, base::Stopwatch clock,
                 std::function<void()> before_commit);
   /// With checkpoint.at_start, begins to write the state before the first step. Collective.
   void before_first_step();
@@ -101,7 +98,7 @@ private:
   /// Logs the end of a write, good or bad, and deletes checkpoints beyond checkpoint.keep.
   void report(io::WriteResult const& result);
 
-  engine::Trainer<P>* trainer_;
+  engine::AnyTrainer* trainer_;
   config::Checkpoint options_;
   std::string run_name_;
   io::CheckpointWriter writer_;

@@ -49,8 +49,7 @@ struct DrawnText {
 /// a document, after which a new one begins, or for a line break where the tokenizer has no such token. Only tokens
 /// that the tokenizer knows are drawn. Throws base::Error (bad_input) for a prompt that the model has no tokens for.
 /// Collective.
-template <class P>
-std::vector<DrawnText> continue_texts(engine::Trainer<P>& trainer, text::Tokenizer const& tokenizer,
+std::vector<DrawnText> continue_texts(engine::AnyTrainer& trainer, text::Tokenizer const& tokenizer,
                                       std::vector<std::string> const& prompts, TextOptions options);
 
 }  // namespace p3d::run
