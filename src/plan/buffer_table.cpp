@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The buffers of a rank as a table for people.
+// Writes the buffers of a rank as a table for people (p3d --check --verbose).
 #include <p3d/plan/run_plan.hpp>
 
 #include <p3d/base/text.hpp>
@@ -14,7 +14,7 @@ namespace {
 
 using layout::BufferClass;
 
-/// The way of a buffer, in words: unless memory.recompute has the word in quotes, it is kept.
+/// The lifetime of a buffer in words: it is kept unless memory.recompute has the word in quotes.
 std::string words(BufferClass of_class, bool offloads) {
   std::string const kept = offloads ? "offloaded" : "kept";
   switch (of_class) {

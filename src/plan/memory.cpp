@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// Bytes of the state of a rank: numbers of elements from the parameter table times bytes of their types. A stage has
+// its whole weights and gradients all the time, or owns a share of them and has the whole ones in a pool while the
+// program needs them (memory.shard). An example: memory.shard = "optimizer" over 4 replicas, AdamW in fp32, divides the
+// 8 bytes of moments of each parameter by 4 and leaves the 4 of its weight and of its gradient whole.
 #include <p3d/plan/memory.hpp>
 
 #include <p3d/base/error.hpp>
@@ -87,7 +91,8 @@ std::int64_t owned_elements(config::Config const& config, layout::StageParams co
 
 namespace {
 
-/// At most one row of each parameter more than any rank copies.
+/// Bytes of the copy from which a checkpoint is written: the largest share of each parameter. It is at most one row of
+/// each parameter more than any rank copies.
 std::int64_t checkpoint_copy(config::Config const& config, layout::ParamTable const& table,
                              layout::StageMap const& stages, int pipeline_rank) {
   layout::PerAxis const sizes = config.parallel, here = layout::PerAxis::only(layout::Axis::pp, pipeline_rank);

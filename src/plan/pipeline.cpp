@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The schedule of a configuration.
+// Makes the program of a configuration. A generator writes compute actions; complete() then adds everything else in a
+// fixed order: deferred weight gradients, stages cut for the sharding of their state, slots and messages, pairs,
+// offloading, sharding. Where several orders of actions are possible, each is completed and simulated, and the quickest
+// one is taken; "auto" does so with all schedules. An example: pp = 2, 4 microbatches and "1f1b" give rank 0 the
+// compute actions 0F0 0F1 0B0 0F2 0B1 0F3 0B2 0B3, and complete() puts sends, receives and the update between and
+// behind them.
 
 #include <p3d/plan/pipeline.hpp>
 
@@ -30,7 +35,8 @@ schedule::Shape shape_of(config::Config const& c, int stages_per_rank) {
   return {c.parallel.pp, static_cast<int>(c.batch.microbatches), stages_per_rank, c.pipeline.microbatch_group_size};
 }
 
-/// What comes and goes with a stage (weights, or their gradients) comes and goes with few layers.
+/// True when stages are cut into parts of memory.shard_layers layers: their whole weights, or gradients, are in memory
+/// only for a while, and a part needs less of it than a stage.
 bool cuts_stages(config::Memory const& m) { return m.shard == config::Shard::gradients || m.moves_weights(); }
 
 schedule::Every every(config::MessageEvery e) {
@@ -88,7 +94,7 @@ schedule::VocabularyTimes vocabulary_times(PipelineCosts const& costs) {
   return t;
 }
 
-/// With the vocabulary divided over the ranks, in the order that is quicker by simulation.
+/// Completes a program with the vocabulary divided over the ranks, in the order that is quicker by simulation.
 Division divide_vocabulary(config::Config const& c, schedule::Program const& compute, schedule::Execution execution,
                            StageCosts const& costs) {
   auto const known = costs(layout::make_stage_map(c, compute.stage_rank));
@@ -152,7 +158,7 @@ schedule::Program read_program(config::Config const& c) {
   return program;
 }
 
-/// The numbers of stages per rank worth a try.
+/// The numbers of stages per rank that are worth a try with a generator.
 std::vector<int> chunk_numbers(config::Config const& c, schedule::Generator const& g) {
   if (!g.any_stages_per_rank) return {g.stages_per_rank};
   if (c.pipeline.virtual_stages > 0) return {c.pipeline.virtual_stages};
@@ -162,16 +168,19 @@ std::vector<int> chunk_numbers(config::Config const& c, schedule::Generator cons
   return out;
 }
 
+/// Bytes of the rank that needs most; 0 when nobody knows.
 double worst_rank(RankBytes const& rank_bytes, layout::StageMap const& stages, schedule::Program const& program) {
   if (!rank_bytes) return 0;
   auto const bytes = rank_bytes(stages, program);
   return *std::max_element(bytes.begin(), bytes.end());
 }
 
+/// The candidate in words: "interleaved_1f1b with 4 stages per rank".
 std::string label(Candidate const& c) {
   return c.stages_per_rank > 2 ? fmt::format("{} with {} stages per rank", c.schedule, c.stages_per_rank) : c.schedule;
 }
 
+/// Chooses the schedule of "auto".
 PipelinePlan choose(config::Config const& c, RankBytes const& rank_bytes, schedule::Execution execution) {
   auto const forwards = std::int64_t{c.parallel.pp} * c.batch.microbatches;
   if (forwards > most_compared)

@@ -18,7 +18,7 @@ Pool make_pool(std::vector<int> const& stages, std::map<int, std::int64_t> const
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return bytes.at(a) > bytes.at(b); });
   Pool pool;
   for (int stage : order) {
-    std::vector<std::pair<std::int64_t, std::int64_t>> taken;  // by those that are there with it
+    std::vector<std::pair<std::int64_t, std::int64_t>> taken;  // by buffers that are there at the same time
     for (auto const& [other, offset] : pool.offsets) {
       bool const together = std::any_of(programs.begin(), programs.end(), [&, o = other](auto const& intervals) {
         return schedule::meet(intervals[static_cast<std::size_t>(stage)], intervals[static_cast<std::size_t>(o)]);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The plan of a run: programs from plan_pipeline, sets of activations from the neediest of them, memory from the tables
-// of parameters and of buffers. Nothing here needs Kokkos or MPI, so a laptop plans 100,000 ranks.
+// of parameters and of buffers. Nothing here needs Kokkos or MPI, so a laptop plans 100,000 ranks. An example: a stage
+// with 4 slots in training and 1 in the probe gets 4 sets of activations, and the probe uses the first.
 #include <p3d/plan/run_plan.hpp>
 
 #include <p3d/base/error.hpp>
@@ -34,6 +35,7 @@ void require_some_memory(std::int64_t activations, int pipeline_rank) {
                 .fix = "lower one of them"});
 }
 
+/// The sets of activations of every stage, and what it recomputes.
 std::vector<layout::StageActivations> stage_activations(config::Config const& c, RunPlan const& plan) {
   auto const split =
       schedule::split_backwards_at_a_time(plan.training, static_cast<int>(c.memory.recompute_microbatches_kept));
@@ -51,7 +53,7 @@ std::vector<layout::StageActivations> stage_activations(config::Config const& c,
   return out;
 }
 
-/// Elements of the longest state of a stage of these ranks.
+/// Elements of the longest state of a stage on the ranks of a pipeline coordinate.
 std::int64_t longest_owned(config::Config const& c, RunPlan const& plan, int pipeline_rank) {
   auto const here = layout::PerAxis::only(layout::Axis::pp, pipeline_rank);
   std::int64_t longest = 0;
@@ -62,7 +64,7 @@ std::int64_t longest_owned(config::Config const& c, RunPlan const& plan, int pip
   return longest;
 }
 
-/// A build whose Views are host memory has nowhere else to offload to but a disk.
+/// Refuses to offload to the host in a build whose Views are host memory: it can only offload to a disk.
 void require_somewhere(config::Config const& c, Platform const& platform) {
   auto const& m = c.memory;
   for (auto const& [key, place] : {std::pair("memory.offload_optimizer", m.offload_optimizer),
@@ -77,7 +79,7 @@ void require_somewhere(config::Config const& c, Platform const& platform) {
   }
 }
 
-/// Groups that NCCL would make communicators of.
+/// The number of groups for which NCCL makes communicators.
 int nccl_communicators(config::Config const& c, RunPlan const& plan, Platform const& platform) {
   if (!platform.nccl) return 0;
   auto const sets = layout::communicator_sets(plan.table, plan.grid.sizes(), c.memory.divides());
@@ -85,7 +87,7 @@ int nccl_communicators(config::Config const& c, RunPlan const& plan, Platform co
       std::count_if(sets.begin(), sets.end(), [&](auto const& set) { return plan.grid.group_size(set) > 1; }));
 }
 
-/// Refuses what no memory holds.
+/// Bytes of the ranks of a pipeline coordinate. Refuses activations that no memory holds.
 MemoryPrediction predict_memory(config::Config const& c, RunPlan const& plan, int pipeline_rank,
                                 Platform const& platform) {
   auto m = predict_state_memory(c, plan.table, plan.stages, pipeline_rank,
@@ -166,7 +168,7 @@ void require_supported(schedule::Program const& program, bool moves_weights, boo
 
 namespace {
 
-/// In words, the home that the actions on the weights of a stage give them.
+/// Where a stage's weights are, by the actions on them, in words.
 char const* named(schedule::WeightHome home) {
   switch (home) {
     case schedule::WeightHome::resident: return "whole all the time";
@@ -176,8 +178,8 @@ char const* named(schedule::WeightHome home) {
   return "";
 }
 
-/// Refuses a schedule from a file that says otherwise than the keys of [memory] who holds the weights, and when
-/// gradients are reduced.
+/// Refuses a schedule from a file that contradicts the keys of [memory]: about who holds the weights, or when gradients
+/// are reduced.
 void require_agreement(config::Config const& c, schedule::Program const& program) {
   auto const refuse = [&](std::string expected, std::string found, std::string fix) {
     base::refuse({.expected = std::move(expected),
@@ -287,7 +289,7 @@ double offloaded_bytes_per_step(config::Config const& c, RunPlan const& plan) {
   for (int r = 0; r < c.parallel.pp; ++r) {
     auto const& actions = plan.training->ranks[static_cast<std::size_t>(r)];
     auto const gradients = schedule::moves_gradients(plan.training, r);
-    std::map<std::pair<int, bool>, double> bytes;  // of a move, by stage and whether with gradients
+    std::map<std::pair<int, bool>, double> bytes;  // of one move, for each stage, with and without gradients
     double sum = 0.0;
     for (std::size_t i = 0; i < actions.size(); ++i) {
       if (!schedule::moves_activations(actions[i].op)) continue;

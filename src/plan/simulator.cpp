@@ -2,7 +2,9 @@
 // The longest path through the graph of a program (schedule/graph.hpp): an event happens when its givers and, for a
 // message, the one before it on its channel are through; an action begins when its rank is free and what it needs has
 // happened. There is one clock for each rank, one for its copies and one for each channel. Each rank may run until it
-// needs a time that is not known yet, and the order in which ranks run changes nothing.
+// needs a time that is not known yet, and the order in which ranks run changes nothing. An example: rank 1 needs a
+// message of rank 0 that is not sent yet, so it sleeps; rank 0 runs on, gives the message at time 1, and rank 1 wakes
+// and begins its forward then.
 
 #include <p3d/plan/simulator.hpp>
 
@@ -29,6 +31,7 @@ using schedule::Tie;
 constexpr std::size_t at(int i) { return static_cast<std::size_t>(i); }
 constexpr std::uint32_t nothing = std::numeric_limits<std::uint32_t>::max();
 
+/// One walk through a program, all ranks together.
 class SimulatedRun {
 public:
   SimulatedRun(Program const& program, PipelineCosts const& costs, schedule::Execution execution, bool record)
@@ -69,7 +72,8 @@ public:
   }
 
 private:
-  /// True when the event has happened: `time` becomes no earlier. Else the rank sleeps.
+  /// True when the event has happened; `time` then becomes that of the event if it is earlier. False: the rank sleeps
+  /// until the event wakes it.
   bool happened(int rank, std::uint32_t event, double& time) {
     if (lacking_[event] > 0) {
       waits_for_[at(rank)] = event;
@@ -95,8 +99,8 @@ private:
                                                                                 : cost.broadcast;
     for (int rank = 0; rank < program_.num_ranks; ++rank) wake(rank, event);
   }
-  /// One end of a message is posted. It begins to arrive when it is sent (and, with rendezvous, asked for), and the one
-  /// before it has arrived.
+  /// Posts one end of a message. The second of both ends gives the event its time: the message begins to arrive when it
+  /// is sent (and, with rendezvous, asked for) and the one before it on its channel has arrived.
   void give_message(Action const& a, std::uint32_t event, double time) {
     if (--lacking_[event] > 0) {
       time_[event] = time;
@@ -108,7 +112,7 @@ private:
     time_[event] = free;
     wake(rank_of(program_, schedule::peer_stage(a)), event);
   }
-  /// A rank's copies follow each other, while it goes on.
+  /// Starts a copy of activations. A rank's copies follow each other, while the rank goes on.
   void give_copy(int rank, Action const& a, std::uint32_t event, double time) {
     double& free = copies_free_[at(rank)];
     free = std::max(free, time) + (costs_.swap.empty() ? 0.0 : costs_.swap[at(a.stage)]);
@@ -120,11 +124,12 @@ private:
     if (record_) result_.timeline.events.push_back({rank, a, start, end});
   }
 
-  /// False: the rank waits.
+  /// Executes an action as far as it can: needs first, then its work, what it gives, and the events that it ends with.
+  /// False: the rank waits inside of it, and is called again.
   bool execute(int rank, Action const& a) {
     auto const edges = graph_.edges(rank, static_cast<std::ptrdiff_t>(next_[at(rank)]));
     auto edge = edges.begin();
-    double time = clock_[at(rank)], given = 0.0;  // the receive is put off until then
+    double time = clock_[at(rank)], given = 0.0;  // a receive is put off until `given`
     for (; edge != edges.end() && edge->tie == Tie::needs; ++edge)
       if (!happened(rank, edge->event, time)) return false;
     for (; edge != edges.end() && edge->tie == Tie::delays; ++edge)
@@ -153,7 +158,7 @@ private:
     return true;
   }
 
-  /// What a rank spends on a message itself.
+  /// Adds the rank's own time for posting a send or a receive.
   void message(int rank, Action const& a, double time) {
     double const cost = is_send(a.op) ? costs_.send : costs_.receive;
     if (cost > 0) record(rank, a, time, time + cost);
@@ -162,6 +167,7 @@ private:
     if (is_send(a.op)) result_.ranks[at(rank)].bytes_sent += costs_.message_bytes;
   }
 
+  /// Adds the time of an action that computes, or that updates, reduces or fetches.
   void compute(int rank, Action const& a, double time) {
     RankResult& r = result_.ranks[at(rank)];
     if (!schedule::computes(a.op)) return spend(rank, a, other_cost(a), time, r.other);
@@ -194,7 +200,7 @@ private:
     }
   }
 
-  /// Of what belongs to no microbatch.
+  /// Seconds of an action that belongs to no microbatch.
   double other_cost(Action const& a) const {
     auto const of = [&](std::vector<double> const& by_stage) { return by_stage.empty() ? 0.0 : by_stage[at(a.stage)]; };
     switch (a.op) {
@@ -262,17 +268,17 @@ private:
   bool record_;
   double transfer_ = 0;
   schedule::Graph const graph_;
-  std::vector<int> lacking_;              ///< by event: givers that have not given it
-  std::vector<double> time_;              ///< by event: when it happened; before, when what is there was given
-  std::vector<double> channel_free_;      ///< by channel: when its last message has arrived
-  std::vector<double> clock_;             ///< by rank
-  std::vector<double> copies_free_;       ///< by rank: when its copies of activations are done
-  std::vector<std::size_t> next_;         ///< by rank: the action it is at
-  std::vector<char> inside_;              ///< by rank: that action has given what it gives
-  std::vector<std::uint32_t> waits_for_;  ///< by rank: an event
-  std::vector<int> live_;                 ///< by rank
-  std::vector<char> seen_;                ///< by rank: it has computed
-  std::vector<int> ready_;                ///< ranks
+  std::vector<int> lacking_;  ///< for each event: givers that have not given it yet
+  std::vector<double> time_;  ///< for each event: when it happened; before that, when its last giver so far gave it
+  std::vector<double> channel_free_;      ///< for each channel: when its last message has arrived
+  std::vector<double> clock_;             ///< for each rank: the end of what it has done
+  std::vector<double> copies_free_;       ///< for each rank: when its copies of activations are done
+  std::vector<std::size_t> next_;         ///< for each rank: index of its current action
+  std::vector<char> inside_;              ///< for each rank: 1 when the current action has given all
+  std::vector<std::uint32_t> waits_for_;  ///< for each rank: the event that it sleeps for, or `nothing`
+  std::vector<int> live_;                 ///< for each rank: microbatches between F and their backward
+  std::vector<char> seen_;                ///< for each rank: 1 when it has computed something
+  std::vector<int> ready_;                ///< ranks that can go on
   Simulation result_;
 };
 

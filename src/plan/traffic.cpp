@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Counts the collectives of a step by walking through the actions of a rank, then multiplies by the bytes of one. An
+// example: tp = 4 without parallel.sequence, a stage of 6 layers: a forward has 12 all-reduces of N x hidden elements,
+// each of which makes the group send 2 (4 - 1) times these bytes.
 #include <p3d/plan/traffic.hpp>
 
 #include <p3d/config/config.hpp>
@@ -10,14 +13,14 @@ namespace p3d::plan {
 
 namespace {
 
-/// Collectives of tokens x hidden.
+/// Numbers of collectives, each of tokens x hidden elements.
 struct Counts {
-  double sums = 0;     ///< over tp
-  double gathers = 0;  ///< of divided tokens
-  double shares = 0;   ///< of inputs that are kept in parts (memory.share_saved_inputs)
+  double sums = 0;     ///< sums over tp
+  double gathers = 0;  ///< all-gathers of divided tokens
+  double shares = 0;   ///< all-gathers of inputs that are kept divided (memory.share_saved_inputs)
 };
 
-/// What backward remakes of a stage.
+/// Collectives that a backward of a stage repeats because it recomputes layers.
 Counts remade(layout::StageRecompute const& r) {
   Counts out;
   for (int l = 0; l < r.num_layers(); ++l) {
@@ -87,7 +90,8 @@ ContextTraffic context_traffic(config::Config const& config) {
   auto const elements = layout::context_traffic(division, layout::context_widths(config));
   auto const types = type_bytes(config);
   auto const storage = static_cast<double>(types.storage), sums = static_cast<double>(types.master);
-  // Backward sends what forward did, the gradients of what went round, and a number for each query and head.
+  // Backward sends what forward sent, the gradients of the keys and values among it, and a number for each query and
+  // head.
   double const gradients = elements.backward - elements.forward;
   auto const micro = static_cast<double>(config.batch.micro);
   return {micro * storage * elements.forward, micro * (storage * elements.forward + sums * gradients),
@@ -97,7 +101,7 @@ ContextTraffic context_traffic(config::Config const& config) {
 double context_traffic_per_step(config::Config const& config, layout::StageMap const& stages,
                                 std::vector<layout::StageActivations> const& activations,
                                 schedule::Program const& program, int pipeline_rank) {
-  double forward = 0, backward = 0, again = 0;  // of layers
+  double forward = 0, backward = 0, again = 0;  // numbers of layers
   for (auto const& a : program.ranks[static_cast<std::size_t>(pipeline_rank)]) {
     double const layers = stages.num_layers(a.stage);
     if (a.op == schedule::Op::forward) forward += layers;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Memory of a rank, before the run. Weights, gradients and moments follow from the parameter table, activations and
-// workspace from the table of buffers (run_plan.hpp adds them up).
+// workspace from the table of buffers (run_plan.hpp adds them up). An example: AdamW in fp32 on one rank takes 4 bytes
+// of weights, 4 of gradients and 8 of moments for each parameter.
 
 #include <p3d/layout/buffers.hpp>
 #include <p3d/layout/params.hpp>
@@ -28,7 +29,7 @@ struct TypeBytes {
 TypeBytes type_bytes(config::Config const& config);
 /// Bytes of the types in which activations are kept and summed.
 layout::ElementBytes element_bytes(config::Config const& config);
-/// Whether gradients travel between replicas in fewer bits than they have, for which they need a second buffer.
+/// True when gradients travel between replicas in fewer bits than they have, for which they need a second buffer.
 bool reduces_narrow(config::Config const& config);
 
 /// Elements of gradients from which on a bucket is closed (comm.bucket_mb).
@@ -36,12 +37,13 @@ std::int64_t bucket_elements(config::Config const& config);
 /// How memory.shard and memory.shard_over divide a stage's state; `here`: the rank's coordinates.
 layout::StateShard state_shard(config::Config const& config, layout::StageParams const& params,
                                layout::PerAxis const& here);
-/// Its owned_size, at once where nothing is divided.
+/// Elements of a stage's state that the rank at `here` owns: StateShard::owned_size, without making the shard where
+/// nothing is divided.
 std::int64_t owned_elements(config::Config const& config, layout::StageParams const& params,
                             layout::PerAxis const& here);
 
-/// Parts of the state of owned parameters. Where the precision has no master weights, `master` are the values, and
-/// there are no other ones.
+/// A choice among the arrays of the state of owned parameters. Where the precision has no master weights, `master` are
+/// the values that layers read, and `values` is false.
 struct StateParts {
   bool master = false;
   std::size_t arrays = 0;  ///< the first arrays of the optimizer's state, as config/optimizer_state.hpp orders them
@@ -55,13 +57,14 @@ struct StateParts {
     return {master || other.master, std::max(arrays, other.arrays), values || other.values};
   }
 };
-/// The parts that memory.offload_optimizer and memory.offload_parameters offload.
+/// The arrays that memory.offload_optimizer and memory.offload_parameters offload.
 StateParts offloaded_parts(config::Config const& config);
-/// Elements of a piece in which the state of a rank comes and goes: `longest` are those of its longest stage.
+/// Elements of a piece in which offloaded state is reloaded and written back; `longest`: elements of the rank's longest
+/// stage.
 std::int64_t staged_elements(std::int64_t longest);
 
-/// Where the whole weights and the whole gradients of a rank's stages lie while they are there: memory.shard divides
-/// them, and only a program knows when.
+/// The memory of the whole weights and of the whole gradients of a rank's stages. memory.shard divides both between the
+/// replicas, so a stage has them whole only for a while, and a program says when.
 struct StatePools {
   Pool weights, gradients;
 };
@@ -83,36 +86,38 @@ struct MemoryPrediction {
   /// Beside these, in host memory: the copy from which a checkpoint is written while training goes on
   /// (checkpoint.async; 0 where no checkpoints are written), at most.
   std::int64_t checkpoint_copy = 0;
-  /// Without the copy, which is not where the model is on a GPU.
+  /// Bytes where the model is: without the copy for checkpoints, which is in host memory also where that is a GPU.
   std::int64_t total() const {
     return params + grads + optimizer + activations + workspace + panels + staging + libraries;
   }
   bool operator==(MemoryPrediction const&) const = default;
 };
 
-/// What a process takes of a GPU before it allocates anything: the vendor's context, and the code of its libraries. An
-/// estimate, for which no GPU was at hand: 0.3 to 0.5 GiB is what users report of CUDA 12 and 13 on an H100.
+/// Bytes that a process takes of a GPU before it allocates anything: the vendor's context, and the code of its
+/// libraries. An estimate, for which no GPU was at hand: users report 0.3 to 0.5 GiB of CUDA 12 and 13 on an H100.
 inline constexpr std::int64_t gpu_context_bytes = std::int64_t{512} << 20;
-/// The same with two handles of the GEMM library (p3d's and Kokkos-Kernels'), each with a workspace of 32 MiB (cuBLAS'
-/// default on Hopper), and the buffers of `communicators` of NCCL (4 MiB, NCCL_BUFFSIZE, to and from two neighbours in
-/// each of 16 channels). Estimates too: `p3d` grades them at the end of a run.
+/// gpu_context_bytes, two handles of the GEMM library (p3d's and Kokkos-Kernels'), each with a workspace of 32 MiB
+/// (cuBLAS' default on Hopper), and the buffers of `communicators` of NCCL (4 MiB, NCCL_BUFFSIZE, to and from two
+/// neighbours in each of 16 channels). These are estimates too; `p3d` grades the prediction at the end of a run.
 constexpr std::int64_t gpu_library_bytes(int communicators) {
   constexpr std::int64_t mib = std::int64_t{1} << 20;
   return gpu_context_bytes + 2 * 32 * mib + communicators * 16 * 4 * 4 * mib;
 }
 
-/// Bytes of the buffers through which offloaded state comes and goes (engine/offloaded_state.hpp: three sets, so that
-/// reading, computing and writing overlap), and of the two into which stages fetch their own weights in turn
-/// (engine/sharded_weights.hpp). `longest`: elements of the rank's longest stage.
+/// Bytes of the buffers through which offloaded state is reloaded and written back (engine/offloaded_state.hpp: three
+/// sets, so that reading, computing and writing overlap). `longest`: elements of the rank's longest stage.
 std::int64_t staging_bytes(config::Config const& config, std::int64_t longest);
+/// Bytes of the two buffers into which stages fetch their own weights in turn (engine/sharded_weights.hpp). `longest`:
+/// elements of the rank's longest stage.
 std::int64_t fetch_bytes(config::Config const& config, std::int64_t longest);
 
-/// The part of the prediction that the parameters decide, for the ranks of one pipeline coordinate (all its stages).
-/// Activations and workspace are left at 0. Where replicas divide the state (memory.shard) their parts differ by a few
-/// elements: the first one's.
+/// The prediction as far as the parameters decide it, for the ranks of one pipeline coordinate (all its stages).
+/// Activations and workspace are left at 0. Where replicas divide the state (memory.shard) their shares differ by a few
+/// elements; the figure is the first replica's.
 MemoryPrediction predict_state_memory(config::Config const& config, layout::ParamTable const& table,
                                       layout::StageMap const& stages, int pipeline_rank, StatePools const& pools = {});
-/// The pools of a rank for its programs, by what they hold (bytes by stage).
+/// Lays out the pools of a rank for its programs: where a stage's whole weights or gradients lie, and when, follows
+/// from the actions of `training` and `others`.
 StatePools make_state_pools(config::Config const& config, layout::ParamTable const& table,
                             layout::StageMap const& stages, int pipeline_rank, schedule::Program const& training,
                             std::vector<schedule::Program const*> const& others);

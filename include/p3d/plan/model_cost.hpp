@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a model costs: parameters and floating-point operations. Pure arithmetic on the configuration.
+// The costs of a model: parameters and floating-point operations. Pure arithmetic on the configuration.
 //
-// A product of [m, k] and [k, n] counts 2 m k n. Backward costs twice forward (gradients of inputs and of weights), so
+// A GEMM of [m, k] and [k, n] counts 2 m k n. Backward costs twice forward (gradients of inputs and of weights), so
 // one weight element of a matrix costs 6 operations per token. Norms, activations and the look-up of embeddings are not
 // counted.
 
@@ -21,7 +21,7 @@ namespace p3d::plan {
 /// h. The padding of the vocabulary is not counted. Of experts: the router, the top_k that the token is sent to, and
 /// the shared ones with their gate.
 std::int64_t matmul_weights(config::Config const& config);
-/// The part of them that a layer has.
+/// The share of matmul_weights that lies in `layer`.
 std::int64_t weights_of_layer(config::Config const& config, std::int64_t layer);
 
 /// Parameters that a token meets: all but those of the experts that it is not sent to.
@@ -40,12 +40,12 @@ double keys_per_query(config::Config const& config, std::int64_t layer, Keys key
 /// V/(12 l h)), for GPT; grouped-query attention, SwiGLU and experts by the sizes of their matrices.
 double flops_per_token(config::Config const& config);
 
-/// flops_per_token(config) of a whole step: times batch.global * model.seq_len.
+/// Operations of a whole step: flops_per_token(config) times batch.global * model.seq_len.
 double model_flops_per_step(config::Config const& config);
 
 /// Operations per token that recomputation adds to a backward pass of a stage whose first layer is `first_layer` of the
-/// model: of a full layer its forward without the matrix behind the activation function (which is needed only inside a
-/// group), and without the one behind attention where its sum is kept.
+/// model. A full layer's forward is remade without the matrix behind the activation function (its result is needed only
+/// inside a group of layers), and without the one behind attention where the sum behind that is kept.
 double recompute_flops_per_token(config::Config const& config, layout::StageRecompute const& stage,
                                  std::int64_t first_layer, Keys keys);
 

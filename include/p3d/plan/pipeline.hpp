@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// From a configuration to the schedule that its pipeline runs, and to what that will cost.
+// Makes the schedule that a configuration's pipeline runs, and predicts its cost. An example: pp = 4 with "1f1b" gives
+// a program of four lists of actions and four stages, whose costs come from a formula of the model or from a table.
 
 #include <p3d/layout/context.hpp>
 #include <p3d/layout/stages.hpp>
@@ -20,22 +21,23 @@ namespace p3d::plan {
 
 using layout::MachineRates;
 
-/// Costs from a formula of the model: matrix products and causal attention (Keys::seen) of a microbatch's tokens, over
-/// tp and cp. The input part has the products of the forward and twice its attention, the weight part the products; the
-/// head is on the last stage. Where activations are remade, so much more for B and I. With parallel.cp and
-/// parallel.sequence messages are of the largest share of the tokens. What attention waits for other ranks of cp
-/// (layout::context_wait), and layers for those of their experts (expert_wait), is a part of F, and of B and I.
+/// Costs from a formula of the model: GEMMs and causal attention (Keys::seen) of a microbatch's tokens, over tp and cp.
+/// A backward for inputs (I) does the GEMMs of the forward and twice its attention, a backward for weights (W) the
+/// GEMMs; the head is on the last stage. Where activations are recomputed, B and I cost that much more. With
+/// parallel.cp and parallel.sequence a message has the largest share of the tokens. The waits of attention for other
+/// ranks of cp (layout::context_wait), and of layers for those of their experts (expert_wait), count in F, and in B and
+/// I.
 PipelineCosts model_costs(config::Config const& config, layout::StageMap const& stages, MachineRates const& rates = {});
 
 /// Costs as CSV: a line "stage,forward,input,weight" and one for every stage, in seconds (with ",backward" where an
-/// undivided backward does not take as long as its parts); with pipeline.vocab_parallel a line "vocabulary,E,S,T,G,sum,
-/// broadcast,gather" (VocabularyCost); then, where they are not free, "send,<seconds>",
+/// undivided backward does not take as long as I and W do); with pipeline.vocab_parallel a line
+/// "vocabulary,E,S,T,G,sum, broadcast,gather" (VocabularyCost); then, where they are not free, "send,<seconds>",
 /// "receive,<seconds>", "latency,<seconds>", "bandwidth,<bytes per second>" and "message_bytes,<bytes>". parse_costs()
 /// throws base::Error with the line.
 std::string to_csv(PipelineCosts const& costs);
 PipelineCosts parse_costs(std::string_view text, int num_stages);
 
-/// Bytes that each pipeline rank needs under a program, everything counted; the rooms that allocate know it.
+/// Bytes that each pipeline rank needs under a program, everything counted (plan::rank_bytes, for a platform).
 using RankBytes = std::function<std::vector<double>(layout::StageMap const&, schedule::Program const&)>;
 
 /// The schedule of a run, proved.
@@ -43,7 +45,7 @@ struct PipelinePlan {
   std::string schedule;  ///< a generator's name, or "file"
   schedule::ValidProgram program;
   layout::StageMap stages;
-  std::string reason;  ///< of "auto": why this one. Empty otherwise
+  std::string reason;  ///< why "auto" chose this schedule; empty for any other one
 };
 
 /// Makes the program of pipeline.schedule and deals the layers to its stages. Throws base::Error (bad_input), with the
@@ -54,13 +56,13 @@ struct PipelinePlan {
 PipelinePlan plan_pipeline(config::Config const& config, RankBytes const& rank_bytes = {},
                            schedule::Execution execution = {});
 
-/// One schedule beside others.
+/// One schedule in a comparison with others.
 struct Candidate {
   std::string schedule;
   int stages_per_rank = 1;
-  std::string refused;  ///< why it cannot be had; then nothing below counts
+  std::string refused;  ///< why it cannot be had; then the other members say nothing
   Simulation result;
-  double rank_bytes = 0;  ///< of the worst rank; 0: not known
+  double rank_bytes = 0;  ///< bytes of the rank that needs most; 0: not known
 };
 
 /// Every schedule that the configuration could name, simulated; the refused ones last, the others by step time (then

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Everything that follows from the input by arithmetic, before any rank exists: mesh, parameters, stages, schedule.
-// Pure: `p3d --check` makes it for any number of ranks.
+// Everything that follows from the input by arithmetic, before any rank exists: mesh, parameters, stages, schedule,
+// memory. Pure: `p3d --check` makes the plan of any number of ranks on a laptop.
 
 #include <p3d/config/config.hpp>
 #include <p3d/layout/axes.hpp>
@@ -18,54 +18,56 @@
 
 namespace p3d::plan {
 
-/// The machine that a run computes on, as far as memory follows from it; by default a host with one thread.
+/// The machine that a run computes on, as far as its memory depends on it; by default a host with one thread.
 struct Platform {
   bool gpu = false;                ///< kernels run on a GPU, in memory of its own
   bool device_form = false;        ///< kernels have their form for devices, also where tests run it on a host
   bool host_reaches_views = true;  ///< host code may read and write what kernels do
   bool nccl = false;               ///< ranks with GPUs exchange through NCCL
-  int threads = 1;                 ///< of the host, that kernels run on
+  int threads = 1;                 ///< threads of the host that kernels run on
 };
 
-/// The executor's way with messages: programs are proved and simulated for it.
+/// How the executor handles messages. Every program is proved and simulated for this.
 inline constexpr schedule::Execution execution{.rendezvous = true, .sends_in_flight = std::numeric_limits<int>::max()};
 /// That way for an input, which the planner, the validator, the simulator and the executor all take from here. There
 /// are pairs with comm.overlap_experts; ranks of a stage wait for each other inside actions with tensor, context and
 /// expert parallelism.
 schedule::Execution execution_of(config::Config const& config);
-/// Sets of scratch of a rank: one more where a forward and a backward take turns.
+/// The number of sets of scratch of a rank: 2 where a forward and a backward interleave, else 1.
 int workspaces_of(config::Config const& config);
-/// Whether a rank computes losses: of the last stage, or of its part of the vocabulary.
+/// True when the ranks of a pipeline coordinate compute losses: they have the last stage, or a share of the vocabulary.
 bool has_loss(config::Config const& config, layout::StageMap const& stages, int pipeline_rank);
 
+/// The plan of a run; every rank makes the same one.
 struct RunPlan {
   layout::RankGrid grid;
   layout::ParamTable table;
   layout::StageMap stages;
   schedule::ValidProgram training;    ///< one step
-  schedule::ValidProgram evaluation;  ///< forward only, of as many microbatches
+  schedule::ValidProgram evaluation;  ///< forward only, with as many microbatches
   schedule::ValidProgram probe;       ///< one microbatch, forward only (sampling)
   std::string schedule_note;          ///< why pipeline.schedule = "auto" chose this schedule; else empty
-  /// By stage: the sets of activations, as many as the neediest of the programs wants, and what is recomputed.
+  /// The sets of activations of each stage, as many as the neediest of the programs wants, and what is recomputed.
   std::vector<layout::StageActivations> activations = {};
-  /// Bytes of a rank, by pipeline coordinate and purpose. Activations (all slots of its stages) and workspace (the
-  /// scratch these share) are exactly what the trainer's arena gives out.
+  /// Bytes of a rank by purpose, for each pipeline coordinate. Activations (all slots of its stages) and workspace (the
+  /// scratch that these share) are exactly what the trainer's arena gives out.
   std::vector<MemoryPrediction> memory = {};
-  std::vector<StatePools> pools = {};  ///< by pipeline coordinate
+  std::vector<StatePools> pools = {};  ///< one for each pipeline coordinate
 
   MemoryPrediction const& memory_of(int pipeline_rank) const {
     return memory.at(static_cast<std::size_t>(pipeline_rank));
   }
 };
-/// Throws base::Error (bad_input) for a valid program that the trainer cannot run: one that moves weights where nobody
-/// does (`moves_weights`: a model::WeightProvider was given), or updates a stage before the rank has all its gradients.
-/// `moves_activations`: memory.offload_activations is set.
+/// Throws base::Error (bad_input) for a valid program that the trainer cannot run: it moves weights where nobody does
+/// (`moves_weights`: a model::WeightProvider was given) or activations where nobody does (`moves_activations`:
+/// memory.offload_activations is set), or it updates a stage before the rank has all its gradients.
 void require_supported(schedule::Program const& program, bool moves_weights, bool moves_activations);
 
-/// Throws base::Error (bad_input) for a schedule that the input cannot have (plan_pipeline).
+/// Makes the plan of an input. Throws base::Error (bad_input) for a schedule that the input cannot have
+/// (plan_pipeline).
 RunPlan make_run_plan(config::Config const& config, Platform const& platform);
-/// A plan with a given division into stages and a given program of one step, whose stages and placement must be those
-/// of `stages`.
+/// Makes a plan with a given division into stages and a given program of one step, whose stages and their ranks must be
+/// those of `stages`.
 RunPlan make_run_plan(config::Config const& config, layout::StageMap stages, schedule::ValidProgram training,
                       Platform const& platform);
 
@@ -74,7 +76,7 @@ RunPlan make_run_plan(config::Config const& config, layout::StageMap stages, sch
 std::vector<double> rank_bytes(config::Config const& config, layout::StageMap const& stages,
                                schedule::Program const& training, Platform const& platform);
 
-/// Bytes by buffer of the activations and the workspaces of a rank: what MemoryPrediction sums up of them.
+/// Bytes of each buffer in the activations and in the workspaces of a rank; MemoryPrediction has their sums.
 struct ActivationMemory {
   layout::BufferBytes activations, workspace;
   std::int64_t offloaded = 0;  ///< bytes of a swap file for activations
