@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Chooses the reader of a tokenizer's file by the ending of its name.
 #include <p3d/text/tokenizer.hpp>
 
 #include "text/byte_tokenizer.hpp"

@@ -50,7 +50,8 @@ public:
   std::int64_t parts() const;
   /// Files of folders that are not text, each with the reason.
   std::vector<std::string> const& left_out() const;
-  /// The job in words: "5 files, 1.2 GiB; tokenizer.json: byte-level BPE, 50257 tokens; a token of 2 bytes"
+  /// The job in words: "5 files, 1.2 GiB; tokenizer.json: byte-level BPE, 50257 tokens; 2 bytes a token, 50256 after
+  /// each document".
   std::string describe() const;
 
   /// Makes PREFIX.parts/, or keeps what an equal job has left there. Rank 0 calls it, before the others go on. Returns

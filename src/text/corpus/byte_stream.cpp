@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files, compressed or not, as streams of bytes. Each kind tells an end that is an error (a file that was cut off) from
 // the end of the file. consumed() counts bytes of the file itself, for progress: their number in all is known, the
-// number of decompressed ones is not.
+// number of decompressed ones is not. Example: of half a .gz file, the read that reaches the cut throws "a file
+// that ends too early".
 #include "text/corpus/byte_stream.hpp"
 
 #include <p3d/base/error.hpp>
@@ -127,7 +128,7 @@ private:
   std::unique_ptr<ZSTD_DStream, std::size_t (*)(ZSTD_DStream*)> context_;
   std::vector<char> in_;
   ZSTD_inBuffer input_{nullptr, 0, 0};
-  bool open_ = false;  ///< reading stopped inside of a frame
+  bool open_ = false;  ///< true while reading is inside of a frame
   bool full_ = false;  ///< the last call filled its output, so the context may hold more
 };
 

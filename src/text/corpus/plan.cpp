@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which files belong to a corpus, and how they are divided into parts. A part is a 64th of the corpus, so that many
+// Finds the files of a corpus and divides them into parts. A part is a 64th of the corpus, so that many
 // ranks and threads have work, but not so small that its files are a burden. Files that are compressed, or are one
 // document that must not be cut, go into a part whole.
 #include "text/corpus/plan.hpp"
@@ -22,7 +22,7 @@ namespace p3d::text {
 
 namespace {
 
-/// Whether a file has one JSON object a line, by its name without the ending of a compression.
+/// True for a file with one JSON object a line, by its name without the ending of a compression.
 bool is_json(std::string_view path) {
   if (path.ends_with(".gz")) path.remove_suffix(3);
   if (path.ends_with(".zst")) path.remove_suffix(4);

@@ -44,8 +44,9 @@ private:
     std::size_t token = 0;
   };
   std::vector<AddedToken> tokens_;
-  std::vector<std::vector<Place>> by_first_ = std::vector<std::vector<Place>>(256);  ///< by first byte; longest first
-  std::size_t others_ = 0;  ///< number of tokens that are not special
+  std::vector<std::vector<Place>> by_first_ =
+      std::vector<std::vector<Place>>(256);  ///< one list for each first byte, the longest text first
+  std::size_t others_ = 0;                   ///< number of tokens that are not special
 };
 
 }  // namespace p3d::text

@@ -10,10 +10,10 @@ namespace p3d::text {
 
 namespace {
 
-/// The letters of all bytes, and the bytes of all letters.
+/// The letters of all bytes, and the bytes of all letters. An example: a space, byte 0x20, is written as U+0120.
 struct Alphabet {
   std::array<std::string, 256> letters;
-  std::array<std::int16_t, 0x144> bytes{};  ///< by code of a letter: its byte; -1: the code is no letter
+  std::array<std::int16_t, 0x144> bytes{};  ///< the byte of each letter's code; -1: the code is no letter
 
   Alphabet() {
     bytes.fill(-1);

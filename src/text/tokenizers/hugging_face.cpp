@@ -2,6 +2,7 @@
 // Reads tokenizer.json of Hugging Face's tokenizers, model type BPE. A file asks for many things; each is either done
 // exactly as the library does it, or refused by name ("tokenizer.json asks for X, which p3d lacks"), so that ids never
 // differ silently. In byte-level files tokens are written in letters (byte_alphabet.hpp), which become bytes here.
+// Example: the entry "\u0120the": 262 of "vocab" is the token " the" with the id 262.
 #include "text/tokenizers/bpe_tokenizer.hpp"
 #include "text/tokenizers/byte_alphabet.hpp"
 #include "text/tokenizers/json_read.hpp"
@@ -23,7 +24,7 @@ namespace p3d::text {
 
 namespace {
 
-/// An id below a limit.
+/// Reads an id, which must be below a limit.
 std::int32_t read_id(Json const& json, std::int64_t below, std::string const& where) {
   if (!json.is_number_integer() || json < 0 || json >= below)
     bad_tokenizer(fmt::format("an id from 0 to {}", below - 1), kind_of(json), where);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Applies merges to the symbols of a word, the lowest rank first, among equal ones the leftmost. Scanning all pairs for
 // each merge is quickest for short words, which are nearly all, but takes time with the square of the length; a word of
-// more than 64 symbols, such as a line of dashes, gets a heap. Both give the same tokens.
+// more than 64 symbols, such as a line of dashes, gets a heap. Both give the same tokens. An example: with the merges
+// (l, o) and (lo, w) the word "low" becomes l o w, then lo w, then low.
 #include "text/tokenizers/merges.hpp"
 
 #include <algorithm>

@@ -20,7 +20,7 @@ public:
   Normalizer(nlohmann::json const& json, std::string const& file, std::string const& place);
 
   bool empty() const { return steps_.empty(); }
-  /// True when a part of a text that begins and ends at U+FFFD can be normalized alone: its result does not depend on
+  /// True when a piece of a text that begins and ends at U+FFFD can be normalized alone: its result does not depend on
   /// the text around it.
   bool local() const;
   /// Normalizes a text: valid UTF-8 gives valid UTF-8.

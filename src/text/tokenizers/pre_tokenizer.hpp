@@ -14,7 +14,7 @@
 
 namespace p3d::text {
 
-/// A part of a text.
+/// A piece of a text.
 struct Piece {
   std::string_view text;
   /// Place of text[0] in the text that was cut; characters that a step puts before a text have negative places.
@@ -48,9 +48,9 @@ private:
     Behavior behavior = Behavior::isolated;
     bool invert = false;
     bool prefix_space = false;   ///< ByteLevel: put a space before a text that does not begin with one
-    std::string metaspace;       ///< Metaspace: the character that stands for a space; "": another step
+    std::string metaspace;       ///< Metaspace: the character that stands for a space; "": this is another step
     bool prepend = false;        ///< Metaspace: put it before a text that does not begin with it
-    bool prepend_first = false;  ///< Metaspace: do that only where the input begins
+    bool prepend_first = false;  ///< Metaspace: put it only where the input begins
   };
   void add(nlohmann::json const& json, std::string const& file, std::string const& place, int depth);
   /// Applies the steps from `step` on to a piece.

@@ -104,8 +104,8 @@ private:
                   .fix = "use the tokenizer that the tokens were made with"});
   }
 
-  /// Whether text may be cut at a space between two words of ASCII, where the library's own space in front of every
-  /// text then takes the place of that space. It may where no piece holds a space behind another character: merges look
+  /// True when text may be cut at a space between two words of ASCII, where the library's own space in front of every
+  /// text then takes the place of that space. It may when no piece holds a space behind another character: merges look
   /// at nothing else, and known normalizations leave ASCII as it is. A Unigram model adds up the whole text, so its
   /// sums would differ in their last bits: it is not cut.
   bool can_cut(SentencePieceOptions const& o) const {
