@@ -67,6 +67,24 @@ class Pages(unittest.TestCase):
                     self.assertTrue((ROOT / code).exists() or (ROOT / "include" / code).is_file())
         self.assertGreater(checked, 60)
 
+    def test_names_stand_in_their_files(self):
+        """Tables "| ... | file | name |": each name is in a file, or in a folder, of its row."""
+        checked = 0
+        for page in pages.all_pages():
+            for head, *rows in pages.tables(page.read_text()):
+                if head[1:] != ["file", "name"]:
+                    continue
+                for what, files, names in rows:
+                    paths = [ROOT / ("include" if code.startswith("p3d/") else "") / code
+                             for code in pages.CODE.findall(files)]
+                    text = "".join(path.read_text() for top in paths
+                                   for path in ([top] if top.is_file() else sorted(top.rglob("*.?pp"))))
+                    for name in pages.CODE.findall(names):
+                        checked += 1
+                        with self.subTest(page=page.name, row=what, name=name):
+                            self.assertTrue(re.search(rf"\b{re.escape(name)}\b", text), "not in its file")
+        self.assertGreater(checked, 30)
+
     def test_worked_diffs_fit_the_files(self):
         """Lines that stay or go in a diff of docs/contribute.md are those of the file that it names."""
         checked = 0
