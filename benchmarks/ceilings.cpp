@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this machine can do at most: the model's matrix products (through p3d's linalg,
+// What this machine can do at most: the model's GEMMs (through p3d's linalg,
 // the quicker of the BLAS and oneDNN, and through the BLAS alone),
 // memory bandwidth, and messages on each axis of the mesh. All ranks work at the same time; speeds are per rank.
 //

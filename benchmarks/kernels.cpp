@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Each kernel against the ceilings of the core it runs on: bytes that must move against memory bandwidth (triad),
-// operations against the speed of a large matrix product. `roof` is the time that the slower of the two allows over the
+// operations against the speed of a large GEMM. `roof` is the time that the slower of the two allows over the
 // time it took.
 //
 // Bytes: what must move between memory and the core if nothing is in cache. FLOPs: every addition, multiplication,

@@ -152,7 +152,7 @@ def roofline(path, title, note, bandwidth, speed, points):
     start = max(low, bottom / bandwidth)
     canvas.line(x_scale(start), y_scale(start * bandwidth), x_scale(ridge), y_scale(speed), width=1.6)
     canvas.line(x_scale(ridge), y_scale(speed), x_scale(high), y_scale(speed), width=1.6)
-    canvas.text(658, y_scale(speed) - 6, f"matrix product {number(speed)} GFLOP/s", "end", 11)
+    canvas.text(658, y_scale(speed) - 6, f"GEMM {number(speed)} GFLOP/s", "end", 11)
     canvas.text(x_scale(start) + 8, TOP + 12, f"triad {number(bandwidth)} GB/s", size=11)
     for i, (name, intensity, gflops) in enumerate(points):
         colour = COLOURS[i % len(COLOURS)]

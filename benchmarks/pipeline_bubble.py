@@ -5,7 +5,7 @@
     benchmarks/pipeline_bubble.py [--program build/release/p3d] [--turns 7] [--steps 4] [--microbatches 8] [--micro 4]
                                   [--launcher mpiexec] [--keep FOLDER]
 
-Trains a GPT whose step is nearly all matrix products on 4 ranks (pp = 4, one core each) under each schedule in turn, so
+Trains a GPT whose step is nearly all GEMMs on 4 ranks (pp = 4, one core each) under each schedule in turn, so
 that what else the machine does meets all of them alike. Every run records its actions (run.trace); its own summary
 gives the measured bubble and that of the simulator fed with the costs it measured: the mean of each action and stage,
 and every action's own time (which takes out what other programs on the machine do to single actions). Printed are the

@@ -3,7 +3,7 @@
 """Runs a benchmark, keeps its CSV with a stamp (git hash, compiler, Kokkos, BLAS, MPI, CPU) and draws a picture beside
 it.
 
-    benchmarks/run.py ceilings    matrix products of the model (p3d and the raw BLAS), memory, messages; per rank,
+    benchmarks/run.py ceilings    GEMMs of the model (p3d and the raw BLAS), memory, messages; per rank,
                                   all at once
     benchmarks/run.py kernels     each kernel against those ceilings: a roofline, as table, CSV and picture; one core
     benchmarks/run.py attention   attention alone, forward and backward, against the ceiling; memory over the length;
@@ -96,7 +96,7 @@ def kernels(args):
 
 def attention(args):
     table = measure.run(args, "kernels", 1, ["--attention", *args.keys], "attention.csv")
-    picture.bars(args.out / "attention.svg", "Attention alone against a matrix product, one core, 4 heads of 64",
+    picture.bars(args.out / "attention.svg", "Attention alone against a GEMM, one core, 4 heads of 64",
                  table.short_stamp(), "fraction of the GEMM ceiling", [r["tokens"] for r in table.rows],
                  ["forward", "backward"],
                  [[float(r["forward_of_product"]), float(r["backward_of_product"])] for r in table.rows])

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole training steps against the ceiling of their own matrix products, measured before and after each of them: what
+// Whole training steps against the ceiling of their own GEMMs, measured before and after each of them: what
 // disturbs the machine disturbs both, so the ratio (MFU) holds where the times do not.
 //
 //   mpiexec -n 4 bench_step [--rounds 7] input.toml [key=value ...] > step.csv

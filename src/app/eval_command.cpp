@@ -201,7 +201,7 @@ int eval_command(int argc, char** argv) {
   app.name("p3d eval");
   app.add_option("--file", words.texts,
                  "text file or folder, may be given again; without it the validation split of the run's own data (of "
-                 "synthetic data, which have no end, the windows of one validation pass)")
+                 "synthetic data, which have no end, as many windows as one validation reads)")
       ->allow_extra_args(false);
   app.add_option("--seq-len", words.seq_len, "tokens of a window (model.seq_len)")->check(count_from(1, 1 << 24));
   app.add_option("--progress", words.progress_s, "seconds between lines of progress on stderr; 0: none (10)")

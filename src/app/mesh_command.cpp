@@ -33,7 +33,7 @@ constexpr char const* mesh_footer =
     "  p3d mesh inputs/llama3-8b.toml --ranks 64 --rank 37\n"
     "  p3d mesh input.toml parallel.tp=4 parallel.ep=8 --ranks 1024 --csv > mesh.csv\n"
     "\n"
-    "A group of an axis: the ranks that differ only along it. A rank's place in it is its coordinate along the axis.\n"
+    "A group of an axis: the ranks that differ only along it. A rank's number in it is its coordinate along the axis.\n"
     "The axes of experts divide the ranks of a pipeline stage once more.";
 
 /// The rank that holds the stage before (step -1) or behind (step 1), or -1 at the ends of the pipeline.

@@ -92,7 +92,7 @@ std::string newest_checkpoint(std::string const& folder) {
     std::set<std::string> names;
     for (auto const& file : files) {
       if (!file.valid) {
-        base::warn_root(fmt::format("{} is passed over: {}", file.path, file.error));
+        base::warn_root(fmt::format("{} is skipped: {}", file.path, file.error));
         continue;
       }
       names.insert(file.run_name);

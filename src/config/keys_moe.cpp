@@ -74,7 +74,7 @@ void add_dispatch(MoeSection& s) {
            "rows to the ranks of their experts; or all tokens to all of these ranks, which sends less where top_k is "
            "above ep, and takes room for the worst routing");
   s.number("buffer_factor", &Moe::buffer_factor, {.max = 1e6, .min_open = true},
-           "rows that a rank receives at once, times their number when experts are balanced; more come in passes");
+           "rows that a rank receives at once, times their number when experts are balanced; more come in rounds");
 }
 
 }  // namespace

@@ -155,14 +155,14 @@ void check_together(Check const& c) {
   refuse(c.config.batch.variable, {"batch.variable", experts_key}, "samples of one length where there are experts",
          "batch.variable", "remove batch.variable (data.pack shares windows between documents)");
   refuse(c.config.memory.offload_activations != OffloadTo::none, {"memory.offload_activations", experts_key},
-         "activations in memory where there are experts: who sends which rows stays with them",
+         "resident activations where there are experts: they include who sends which rows",
          fmt::format("offload_activations \"{}\"", to_string(c.config.memory.offload_activations)),
          "remove memory.offload_activations; memory.recompute saves activations too");
   auto const& memory = c.config.memory;
-  bool const away = memory.offload_optimizer != OffloadTo::none || memory.offloads_parameters();
-  refuse(m.changes_router() && away,
+  bool const offloads = memory.offload_optimizer != OffloadTo::none || memory.offloads_parameters();
+  refuse(m.changes_router() && offloads,
          {"memory.offload_optimizer", "memory.offload_parameters", "model.moe.bias_update_rate", "model.moe.aux_loss"},
-         "weights in memory where the choices of a batch change the router of the next one (bias_update_rate, aux_loss "
+         "resident weights where the choices of a batch change the router of the next one (bias_update_rate, aux_loss "
          "\"global\")",
          "memory.offload_optimizer or memory.offload_parameters",
          "remove it, or balance by model.moe.aux_loss = \"sequence\"");

@@ -117,7 +117,7 @@ void check_vocabulary(Check const& c) {
   refuse(c.config.batch.variable, "batch.variable",
          "samples of one length where the vocabulary is divided over the pipeline", "batch.variable = true");
   refuse(c.config.comm.overlap_experts, "comm.overlap_experts",
-         "forwards and backwards that do not take turns where the vocabulary is divided over the pipeline",
+         "forwards and backwards that do not interleave where the vocabulary is divided over the pipeline",
          "comm.overlap_experts = true");
   refuse(c.config.precision.pipeline != c.config.run.precision && c.config.precision.pipeline == Precision::bf16,
          "precision.pipeline", "messages of full width where the vocabulary is divided over the pipeline",
@@ -139,7 +139,7 @@ void check_deferral(Check const& c) {
   refuse(c.config.pipeline.schedule == "file", "pipeline.schedule",
          "a schedule that p3d makes where weight gradients wait", "schedule \"file\"");
   refuse(c.config.comm.overlap_experts, "comm.overlap_experts",
-         "forwards and backwards that do not take turns where weight gradients wait", "comm.overlap_experts = true");
+         "forwards and backwards that do not interleave where weight gradients wait", "comm.overlap_experts = true");
 }
 
 /// Post-validation excludes options whose effect an update that is taken back, or a step that begins early, would not
@@ -154,7 +154,7 @@ void check_post_validation(Check const& c) {
   auto const& config = c.config;
   refuse("model.moe.experts", config.model.moe.on(), "a model without experts: what they chose changes the next step",
          fmt::format("{} experts", config.model.moe.experts));
-  constexpr auto in_memory = "weights, moments and activations that stay in memory, to take an update back";
+  constexpr auto in_memory = "resident weights, moments and activations, to take an update back";
   auto const& m = config.memory;
   for (auto const& [other, place] : {std::pair("memory.offload_optimizer", m.offload_optimizer),
                                      std::pair("memory.offload_parameters", m.offload_parameters),

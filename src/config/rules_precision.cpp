@@ -43,7 +43,7 @@ void check_attention(Check const& c) {
 void check_linalg(Check const& c) {
   check_attention(c);
   if (c.known({"linalg.tf32", "run.precision"}) && c.config.linalg.tf32 && c.config.run.precision != Precision::fp32)
-    c.error({"linalg.tf32", "run.precision"}, "run.precision = \"fp32\", whose products linalg.tf32 is about",
+    c.error({"linalg.tf32", "run.precision"}, "run.precision = \"fp32\", whose GEMMs linalg.tf32 is about",
             fmt::format("\"{}\"", to_string(c.config.run.precision)), "leave linalg.tf32 out");
   if (!c.known({"linalg.host"}) || c.config.linalg.host != HostGemm::onednn || has_onednn()) return;
   c.error({"linalg.host"}, "\"auto\" or \"blas\": this build of p3d has no oneDNN", "\"onednn\"",

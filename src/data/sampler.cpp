@@ -194,7 +194,7 @@ Sampler::Part const& Sampler::part_of(std::int64_t sample, std::int64_t& number)
 }
 
 Sampler::Part const& Sampler::eval_part_of(std::int64_t batch, std::int64_t index, std::int64_t& number) const {
-  P3D_REQUIRE(eval_windows_ > 0, "something is held out");
+  P3D_REQUIRE(eval_windows_ > 0, "there is a validation split");
   P3D_REQUIRE(batch >= 0 && index >= 0 && index < global_batch_, "the place in the evaluation batch exists");
   auto const& part = part_of(global_sample(batch, index, global_batch_), number);
   number %= part.eval_windows;
@@ -248,7 +248,7 @@ void Sampler::eval(std::int64_t batch, std::int64_t index, std::span<int> inputs
 }
 
 Sampler::Part const& Sampler::held_out_part_of(std::int64_t& number) const {
-  P3D_REQUIRE(number >= 0 && number < eval_windows_, "the sample is held out");
+  P3D_REQUIRE(number >= 0 && number < eval_windows_, "the sample is in the validation split");
   std::size_t i = 0;
   for (; number >= parts_[i].eval_windows; ++i) number -= parts_[i].eval_windows;
   return parts_[i];

@@ -57,7 +57,7 @@ Split split_source(TokenSource const& source, double fraction) {
   if (documents == 0 || fraction == 0.0) return split_tokens(source.size(), fraction);
   auto const share = std::max<std::int64_t>(1, split_tokens(documents, fraction).held_out.size());
   if (share >= documents) {
-    base::refuse({.expected = "at least 2 documents: data.split holds out whole ones",
+    base::refuse({.expected = "at least 2 documents: data.split takes whole ones for validation",
                   .found = fmt::format("{} (data.split = {:g})", documents, fraction),
                   .where = source.describe(),
                   .fix = "add documents, or set data.split to 0"});

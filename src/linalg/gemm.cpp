@@ -125,7 +125,7 @@ void gemm(ExecSpace const& exec, Op op_a, Op op_b, T alpha, View2<T const> a, Vi
   auto const k = op_a == Op::none ? a.extent(1) : a.extent(0);
   auto const k_of_b = op_b == Op::none ? b.extent(0) : b.extent(1);
   auto const n = op_b == Op::none ? b.extent(1) : b.extent(0);
-  P3D_REQUIRE(k == k_of_b && m == c.extent(0) && n == c.extent(1), "shapes of a matrix product do not fit");
+  P3D_REQUIRE(k == k_of_b && m == c.extent(0) && n == c.extent(1), "shapes of a GEMM do not fit");
   if (m == 0 || n == 0) return;
   if (k == 0) return scale(exec, beta, c);
 #if defined(P3D_VENDOR_GEMM)

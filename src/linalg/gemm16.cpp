@@ -91,7 +91,7 @@ void host_gemm16(ExecSpace const& exec, Product const& g) {
     auto const part = slice_of(g, slices, i);
     if (part.m > 0 && part.n > 0) onednn = detail::prepare_onednn(part, exec.concurrency());
   }
-  P3D_REQUIRE(onednn || detail::host_method != HostMethod::onednn, "oneDNN has no such product");
+  P3D_REQUIRE(onednn || detail::host_method != HostMethod::onednn, "oneDNN has no such GEMM");
   SingleThreadedBlas const alone;
   // One thread takes this way too: in some builds the memory of Views is accessible only inside kernels.
   Kokkos::parallel_for("p3d::linalg::gemm16", Kokkos::RangePolicy<ExecSpace, int>(exec, 0, slices.threads), [=](int i) {
@@ -135,7 +135,7 @@ void gemm(ExecSpace const& exec, Op op_a, Op op_b, float alpha, View2<S const> a
   auto const k = op_a == Op::none ? a.extent(1) : a.extent(0);
   auto const k_of_b = op_b == Op::none ? b.extent(0) : b.extent(1);
   auto const n = op_b == Op::none ? b.extent(1) : b.extent(0);
-  P3D_REQUIRE(k == k_of_b && m == c.extent(0) && n == c.extent(1), "shapes of a matrix product do not fit");
+  P3D_REQUIRE(k == k_of_b && m == c.extent(0) && n == c.extent(1), "shapes of a GEMM do not fit");
   if (m == 0 || n == 0) return;
   if (k == 0) return plain<S, C>(exec, op_a, op_b, 0.0F, a, b, beta, c);
   auto const size = [](std::size_t x) { return static_cast<std::int64_t>(x); };

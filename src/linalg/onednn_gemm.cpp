@@ -128,7 +128,7 @@ void onednn_gemm(Gemm16 const& g, int thread, float* workspace) {
     good = good && dnnl_memory_set_data_handle(mine.memories[i].get(), data[i]) == dnnl_success;
   good = good &&
          dnnl_primitive_execute(prepared.matmul.get(), mine.stream.get(), 4, mine.arguments.data()) == dnnl_success;
-  P3D_REQUIRE(good, "oneDNN carries out a product that it has prepared");
+  P3D_REQUIRE(good, "oneDNN carries out a GEMM that it has prepared");
 }
 
 }  // namespace p3d::linalg::detail

@@ -39,16 +39,16 @@ void require_some_memory(std::int64_t activations, int pipeline_rank) {
 std::vector<layout::StageActivations> stage_activations(config::Config const& c, RunPlan const& plan) {
   auto const split =
       schedule::split_backwards_at_a_time(plan.training, static_cast<int>(c.memory.recompute_microbatches_kept));
-  auto const away = schedule::offloaded_activations(plan.training);
+  auto const offloaded = schedule::offloaded_activations(plan.training);
   std::vector<layout::StageActivations> out;
   for (int s = 0; s < plan.stages.num_stages(); ++s) {
     auto const at = static_cast<std::size_t>(s);
     int const slots =
         std::max({plan.training->num_slots[at], plan.evaluation->num_slots[at], plan.probe->num_slots[at]});
     auto recompute = layout::stage_recompute(c.memory, plan.stages, s);
-    int const sets = away[at].places > 0 ? slots : split[at];
+    int const sets = offloaded[at].places > 0 ? slots : split[at];
     int const rebuilt = recompute.any() && split[at] > 0 ? sets : 0;
-    out.push_back({slots, rebuilt, std::move(recompute), away[at].places, away[at].with_gradients});
+    out.push_back({slots, rebuilt, std::move(recompute), offloaded[at].places, offloaded[at].with_gradients});
   }
   return out;
 }
@@ -153,10 +153,10 @@ void require_supported(schedule::Program const& program, bool moves_weights, boo
     bool updates = false;
     for (auto const& a : actions) {
       if (!moves_weights && (schedule::moves_weights(a.op) || a.op == schedule::Op::reduce_scatter_gradients))
-        refuse(a, "a schedule for weights that stay whole on their ranks",
+        refuse(a, "a schedule for resident weights, whole on their ranks",
                "leave out GATHER, RELEASE, OFFLOAD and RELOAD, and write REDUCE for REDUCE_SCATTER");
       if (!moves_activations && schedule::moves_activations(a.op))
-        refuse(a, "a schedule for activations that stay in memory",
+        refuse(a, "a schedule for resident activations",
                "leave out OFFLOAD_F and RELOAD_F, or set memory.offload_activations");
       if (updates && (schedule::computes(a.op) || schedule::reduces(a.op)))
         refuse(a, "updates (STEP) after all that a rank computes and reduces: all need the norm of the whole gradient",
@@ -173,7 +173,7 @@ char const* named(schedule::WeightHome home) {
   switch (home) {
     case schedule::WeightHome::resident: return "whole all the time";
     case schedule::WeightHome::sharded: return "gathered and released (GATHER, RELEASE)";
-    case schedule::WeightHome::offloaded: return "brought and taken away (RELOAD, OFFLOAD)";
+    case schedule::WeightHome::offloaded: return "reloaded and offloaded (RELOAD, OFFLOAD)";
   }
   return "";
 }

@@ -144,7 +144,7 @@ std::string never(config::Config const& c) {
 
 /// The line for the log when attention is computed by GEMMs.
 std::string by_gemms(std::string const& name, std::string const& why) {
-  return fmt::format("Attention (linalg.attention): products of blocks; not {}: {}", name, why);
+  return fmt::format("Attention (linalg.attention): GEMMs of blocks; not {}: {}", name, why);
 }
 
 }  // namespace
@@ -170,7 +170,7 @@ std::string choose_attention(config::Config const& c, comm::Communicator& world)
   world.broadcast(times, 2, comm::Type::float64, 0).wait();
   bool const slower = wanted == AttentionKernel::automatic && !c.run.deterministic && times[0] > times[1];
   if (refusals[1] == 0.0 && !slower)
-    return fmt::format("Attention (linalg.attention): {}; in a trial {:.2f} of the time of products of blocks", name,
+    return fmt::format("Attention (linalg.attention): {}; in a trial {:.2f} of the time of GEMMs of blocks", name,
                        times[0] / times[1]);
   kernels::use_fused_attention(false);
   if (refusals[0] > 0.0)

@@ -200,7 +200,7 @@ std::string pairs_text(schedule::ValidProgram const& training) {
       forwards += actions[i].op == schedule::Op::forward ? 1 : 0;
       pairs += schedule::begins_pair(actions, i) ? 1 : 0;
     }
-  return fmt::format("  {} of {} forwards take turns with a backward\n", pairs, forwards);
+  return fmt::format("  {} of {} forwards interleave with a backward\n", pairs, forwards);
 }
 
 /// The experts of the layers, and their traffic.
@@ -243,17 +243,17 @@ std::string memory_text(engine::RunPlan const& plan) {
     text += fmt::format("  the most: {} at coordinate {}\n", base::human_bytes(static_cast<double>(top->total())),
                         top - memory.begin());
   }
-  std::int64_t copy = 0, away = 0, activations = 0;
+  std::int64_t copy = 0, offloaded = 0, activations = 0;
   for (auto const& m : memory) {
     copy = std::max(copy, m.checkpoint_copy);
-    away = std::max(away, m.offloaded);
+    offloaded = std::max(offloaded, m.offloaded);
     activations = std::max(activations, m.offloaded_activations);
   }
-  if (away > 0)
-    text += fmt::format("  beside it {} that wait elsewhere (memory.offload_*)\n",
-                        base::human_bytes(static_cast<double>(away)));
+  if (offloaded > 0)
+    text += fmt::format("  beside it {} of offloaded state (memory.offload_*)\n",
+                        base::human_bytes(static_cast<double>(offloaded)));
   if (activations > 0)
-    text += fmt::format("  beside it {} of disk for activations that wait (memory.offload_activations)\n",
+    text += fmt::format("  beside it {} of disk for offloaded activations (memory.offload_activations)\n",
                         base::human_bytes(static_cast<double>(activations)));
   if (copy > 0) {
     text += fmt::format("  beside it up to {} of host memory for the copy of a checkpoint (checkpoint.async)\n",

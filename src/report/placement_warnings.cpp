@@ -173,7 +173,7 @@ std::string placement_note(std::vector<RankPlacement> const& places) {
   for (auto const& host : hosts_of(places)) {
     if (!takes_turns(places, host)) continue;
     auto const cores = places[host.ranks.front()].cores.size();
-    return fmt::format("  {} ranks take turns on {} core{}: good for trying out; as many ranks as cores are faster\n",
+    return fmt::format("  {} ranks share {} core{}: good for trying out; as many ranks as cores are faster\n",
                        host.ranks.size(), cores, cores == 1 ? "" : "s");
   }
   return {};

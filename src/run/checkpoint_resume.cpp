@@ -136,7 +136,7 @@ std::optional<Start> newest(engine::AnyTrainer& trainer, std::vector<io::Checkpo
                             io::StoredTokenizer const& tokenizer, Accept&& accept) {
   for (auto const& f : files) {
     if (!f.valid) {
-      base::warn_root(fmt::format("passing over {}: {}", f.path, f.error));
+      base::warn_root(fmt::format("skipping {}: {}", f.path, f.error));
       continue;
     }
     try {
@@ -147,7 +147,7 @@ std::optional<Start> newest(engine::AnyTrainer& trainer, std::vector<io::Checkpo
       throw;
     } catch (base::Error const& e) {
       if (e.code() == base::ExitCode::bad_input) throw;
-      base::warn_root(fmt::format("passing over a damaged checkpoint\n{}", e.what()));
+      base::warn_root(fmt::format("skipping a damaged checkpoint\n{}", e.what()));
     }
   }
   if (files.empty()) return {};

@@ -107,10 +107,10 @@ class Check(AppTest):
         run = self.run_to_end(0, *words, "comm.overlap_experts=true")
         self.assertEqual(run.code, 0, run.out + run.err)
         self.assertIn("a rank has 2 experts (ep 4, etp 1), and room for 2 times the rows of balanced ones", run.out)
-        self.assertIn("5 of 6 forwards take turns with a backward", run.out)
+        self.assertIn("5 of 6 forwards interleave with a backward", run.out)
         run = self.run_to_end(0, *words, "model.moe.dispatch=gather")
         self.assertIn("(ep 4, etp 1), and room for all rows", run.out)
-        self.assertNotIn("take turns", run.out)
+        self.assertNotIn("interleave with", run.out)
 
     def test_uneven_layers(self):
         run = self.run_to_end(0, "--check", "--ranks", "4", "parallel.pp=4", "model.layers=30")

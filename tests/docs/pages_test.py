@@ -42,8 +42,10 @@ class Pages(unittest.TestCase):
                         self.assertIn(anchor, pages.slugs(file.read_text()))
 
     def test_words_are_those_of_the_field(self):
-        """Validation split, GEMM, error, replica, all-reduce: in the pages, the inputs and what the program says."""
-        private = re.compile(r"held[- ]out|matrix products?|\bfaults?\b|copies of the model|sums over (?:ranks|tp)",
+        """Validation split, GEMM, error, replica, all-reduce, interleave: in the pages, the inputs and what the program
+        says."""
+        private = re.compile(r"held[- ]out|holds? out|matrix products?|products of blocks|\bfaults?\b|"
+                             r"copies of the model|sums over (?:ranks|tp)|tak(?:es?|ing) turns|taken away|passed over",
                              re.IGNORECASE)
         self.assertTrue(private.search("a fault in the input"))
         texts = {page.name: re.sub(r"`[^`\n]*`", "", pages.prose(page.read_text())) for page in pages.all_pages()}

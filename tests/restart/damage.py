@@ -52,10 +52,10 @@ with tempfile.TemporaryDirectory(prefix="p3d-damage-") as name:
         if n % 20 == 0:  # the same file before a run: named, and the older one is taken
             words = restarts.keys(layout, "run", "run.steps=4", "checkpoint.every=1000", "run.precision=fp64")
             code, out, err = restarts.tool(folder, "input.toml", *words, ranks=restarts.ranks(layout))
-            if code != 0 or "passing over" not in err or f"{older}: step 2" not in out:
+            if code != 0 or "skipping" not in err or f"{older}: step 2" not in out:
                 sys.exit(f"seed {seed}: {kind} at byte {at}, run: exit code {code}\n{out}{err}")
             passed_over += 1
             newest.write_bytes(good)
     print(f"{changes} changes of a file of {len(good)} bytes "
           f"({', '.join(f'{k}: {n}' for k, n in sorted(counts.items()))}): all found; "
-          f"{passed_over} runs passed over the file and took the older one")
+          f"{passed_over} runs skipped the file and took the older one")

@@ -91,7 +91,7 @@ def storm(folder, ranks, kills):
         while any(table[p][2] not in "ZX" for table in [restarts.program.processes()] for p in there if p in table):
             time.sleep(0.01)
         out = (folder / "out").read_text(errors="replace")
-        if "passing over" in out:
+        if "skipping" in out:
             stop("a damaged checkpoint had its final name", folder)
         resumed += "Resumed from" in out
         unfinished += bool(list(checkpoints.glob("*.part")))

@@ -52,7 +52,7 @@ struct Start {
 /// are too large to be carried by checkpoints.
 io::ModelFiles files_of_model(std::string const& folder);
 
-/// Does what checkpoint.resume and checkpoint.load say. With "auto", damaged files are named and passed over. A run
+/// Does what checkpoint.resume and checkpoint.load say. With "auto", damaged files are named and skipped. A run
 /// that begins with a file, or with its weights, goes on from its own newest checkpoint where it has one: the origin in
 /// that checkpoint says that it comes from the file. Refuses to start behind any other valid checkpoint of the same
 /// name and folder. Collective.

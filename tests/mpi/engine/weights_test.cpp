@@ -196,7 +196,7 @@ TEST(MovedWeights, NeedSomebodyWhoMovesThem) {
   Program sharded = whole;
   schedule::shard_weights(sharded, {});
   test::expect_error([&] { engine::Trainer<Policy>(config, plan_of(config, sharded), world); },
-                     "a schedule for weights that stay whole on their ranks");
+                     "a schedule for resident weights, whole on their ranks");
   Program early = one_by_one(whole);  // a stage is updated before its rank has computed everything
   if (world.size() > 1) return;
   early = schedule::parse_program(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Works that take turns on one thread.
+// Works that interleave on one thread.
 
 #include <p3d/base/strand.hpp>
 

@@ -275,7 +275,7 @@ TEST(RunPlan, RefusesASchedulesFileForOtherKeys) {
 
   write({"memory.offload_parameters=disk"}, as_it_is);
   EXPECT_EQ(read({"memory.offload_parameters=disk"}), "");
-  contains(read({"memory.shard=parameters"}), "weights of stage 0 that are brought and taken away");
+  contains(read({"memory.shard=parameters"}), "weights of stage 0 that are reloaded and offloaded");
 
   write({"memory.shard=gradients", "memory.reduce=microbatch"}, as_it_is);
   EXPECT_EQ(read({"memory.shard=gradients", "memory.reduce=microbatch"}), "");

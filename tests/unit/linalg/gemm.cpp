@@ -155,7 +155,7 @@ TEST(Gemm, RefusesShapesThatDoNotFit) {
   Matrix<float> const a("a", 4, 5, 0, 0), b("b", 4, 3, 0, 0), c("c", 4, 3, 0, 0);
   p3d::test::expect_error(
       [&] { p3d::linalg::gemm<float>(ExecSpace(), Op::none, Op::none, 1.0f, a.view, b.view, 0.0f, c.view); },
-      "shapes of a matrix product do not fit");
+      "shapes of a GEMM do not fit");
 }
 
 TEST(BlasThreads, WhatIsSetIsInForce) {

@@ -265,7 +265,7 @@ TYPED_TEST(Gemm16, RefusesShapesThatDoNotFit) {
   using S = typename TypeParam::first_type;
   Matrix16<S> const a("a", 4, 5, 0, 0), b("b", 4, 3, 0, 0), c("c", 4, 3, 0, 0);
   test::expect_error([&] { linalg::gemm<S>(ExecSpace(), Op::none, Op::none, 1.0F, a.view, b.view, 0.0F, c.view); },
-                     "shapes of a matrix product do not fit");
+                     "shapes of a GEMM do not fit");
 }
 
 TEST(Gemm16Method, IsNamed) {

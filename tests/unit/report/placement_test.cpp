@@ -61,7 +61,7 @@ TEST(Placement, MoreRanksThanCoresIsNoErrorWhereAllAreFree) {
   std::vector<RankPlacement> const places(8, at(span(0, 4)));
   EXPECT_TRUE(placement_warnings(places).empty());
   EXPECT_EQ(placement_note(places),
-            "  8 ranks take turns on 4 cores: good for trying out; as many ranks as cores are faster\n");
+            "  8 ranks share 4 cores: good for trying out; as many ranks as cores are faster\n");
   EXPECT_EQ(placement_note(std::vector<RankPlacement>(4, at(span(0, 4)))), "");
 }
 
