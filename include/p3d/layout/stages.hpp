@@ -48,7 +48,6 @@ private:
   std::vector<std::vector<int>> stages_of_;  ///< by pipeline rank
   int num_ranks_;
   bool shares_tied_ = false;
-  friend StageMap refine(StageMap const& stages, std::vector<int> const& parts);
 };
 
 /// Cuts each stage s into parts[s] stages on the same rank (schedule::refine); its layers are distributed over them as
