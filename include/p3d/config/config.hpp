@@ -313,7 +313,9 @@ struct Linalg {
   bool operator==(Linalg const&) const = default;
 };
 
-/// [memory]: where bytes live. No key of it changes a result.
+/// [memory]: where bytes live, and how long. No key changes a bit of a result but two: reduce = "microbatch" sums
+/// gradients in another order, and preset (from "low" on, with tp above 1) sets parallel.sequence, which does so too.
+/// limit may choose that reduce, unless the input gives another one.
 struct Memory {
   std::string preset;  ///< one word that stands for several other keys, which are set accordingly; "": none
   double limit = 0.0;  ///< GiB that a rank may use; 0: any
