@@ -72,6 +72,19 @@ void apply_entries(Input const& input, Config& config, Sources& sources, KeyErro
   }
 }
 
+/// Checks the rules between keys that need no file.
+void check_rules(Check const& check) {
+  check_model(check);
+  check_size(check);
+  check_mesh(check, Purpose::training);
+  check_moe(check);
+  check_context(check);
+  check_parallel(check);
+  check_pipeline(check);
+  check_precision(check);
+  check_memory(check);
+}
+
 /// Makes the Config of an input, or all errors.
 ParseResult resolve(Input const& input, int num_ranks, Purpose purpose, KeyErrors& errors) {
   P3D_REQUIRE(num_ranks >= 0, "a number of ranks, or 0 for unknown");
@@ -89,19 +102,11 @@ ParseResult resolve(Input const& input, int num_ranks, Purpose purpose, KeyError
     Check const check{config, sources, num_ranks, errors};
     if (training) {
       if (loaded) check_load(check, *loaded);
-      check_model(check);
-      check_size(check);
-    }
-    check_mesh(check, purpose);
-    if (training) {
-      check_moe(check);
-      check_context(check);
-      check_parallel(check);
-      check_pipeline(check);
+      check_rules(check);
       check_data(check);
-      check_precision(check);
-      check_memory(check);
       check_checkpoint(check);
+    } else {
+      check_mesh(check, purpose);
     }
   }
   ParseResult result;
@@ -157,6 +162,15 @@ ParseResult parse_text(std::string_view text, std::string const& name, std::stri
   read_document(text, input, errors);
   read_overrides(overrides, input, errors);
   return resolve(input, num_ranks, purpose, errors);
+}
+
+bool allowed(Config const& config) {
+  // An input without entries: errors name no places, and nobody reads them.
+  Input const nothing_written;
+  Sources const sources(nothing_written);
+  KeyErrors errors;
+  check_rules({config, sources, config.num_ranks(), errors});
+  return errors.size() == 0;
 }
 
 }  // namespace p3d::config

@@ -6,7 +6,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
-#include <p3d/config/allowed.hpp>
+#include <p3d/config/parse.hpp>
 #include <p3d/engine/run_plan.hpp>
 #include <p3d/plan/memory.hpp>
 #include <p3d/plan/model_cost.hpp>

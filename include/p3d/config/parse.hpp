@@ -49,6 +49,11 @@ ParseResult parse_file(std::string const& path, std::vector<std::string> const& 
 ParseResult parse_text(std::string_view text, std::string const& name, std::string const& folder,
                        std::vector<std::string> const& overrides, int num_ranks, Purpose purpose = Purpose::training);
 
+/// Returns true when the rules between keys accept a configuration that a program changed after it was read, as they
+/// would if an input had all of its values. Rules about the data and the checkpoint are left out: no file is opened.
+/// The choice that memory.limit makes asks for every candidate.
+bool allowed(Config const& config);
+
 /// All errors as one text for people: numbered, each with expected / found / where / fix.
 std::string format(std::vector<KeyError> const& errors);
 
