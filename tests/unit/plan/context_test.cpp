@@ -5,7 +5,6 @@
 #include <p3d/layout/context.hpp>
 #include <p3d/plan/model_cost.hpp>
 #include <p3d/plan/pipeline.hpp>
-#include <p3d/plan/recompute.hpp>
 #include <p3d/plan/traffic.hpp>
 
 #include <gtest/gtest.h>
@@ -77,8 +76,6 @@ TEST(Windows, RecomputationCountsTheLayersOfItsStage) {
   EXPECT_DOUBLE_EQ(extra(0, plan::Keys::all), 4.0 * 48 * (4 + 4));
   EXPECT_DOUBLE_EQ(extra(1, plan::Keys::all), 4.0 * 48 * (13 + 4 + 4 + 13 + 4));
   EXPECT_DOUBLE_EQ(13 * extra(1, plan::Keys::seen), 4.0 * 48 * (2 * pairs(c, 2) + 3 * pairs(c, 0)));
-  auto const recompute = layout::stage_recompute(c.memory, stages, 1);
-  EXPECT_DOUBLE_EQ(plan::recompute_cost_per_token(c, recompute, 2, plan::Keys::all), extra(1, plan::Keys::all));
 }
 
 // A walk over the layers of a stage: matrices by their weights, attention pair by pair.
