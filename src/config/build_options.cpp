@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this build was configured with, and sizes of types.
+// The options with which this build was configured, and sizes of types.
 
 #include <p3d/base/precisions.hpp>
 #include <p3d/config/config.hpp>

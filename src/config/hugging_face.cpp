@@ -28,7 +28,7 @@ using nlohmann::json;
 
 /// Keys that say how a model is trained, stored, called or generated from, and not what it computes.
 constexpr char const* without_effect[] = {
-    // of every model
+    // keys that every model may have
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_flash_attn_2_enabled", "_name_or_path",
     "_num_labels", "architectures", "attn_implementation", "auto_map", "begin_suppress_tokens", "bos_token_id",
     "chunk_size_feed_forward", "decoder_start_token_id", "dtype", "eos_token_id", "exponential_decay_length_penalty",
@@ -43,9 +43,9 @@ constexpr char const* without_effect[] = {
     "forced_bos_token_id", "forced_eos_token_id", "length_penalty", "max_length", "min_length", "no_repeat_ngram_size",
     "num_beam_groups", "num_beams", "num_return_sequences", "remove_invalid_values", "repetition_penalty",
     "temperature", "top_k", "top_p", "typical_p",
-    // of special tokens that GPT-2's first files announce
+    // special tokens that GPT-2's first files announce
     "n_special", "predict_special_tokens",
-    // of heads that no language model has
+    // heads that no language model has
     "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj"};
 
 /// A key that must have one value (or be absent), so that p3d computes the same function. `what` says what p3d has.

@@ -20,14 +20,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Whether any layer has a window.
+/// True when any layer has a window.
 bool has_window(Model const& m) {
   for (std::int64_t l = 0; l < m.layers; ++l)
     if (m.window_of(l) > 0) return true;
   return false;
 }
 
-/// Whether all layers have the same window, or none.
+/// True when all layers have the same window, or none.
 bool one_window(Model const& m) {
   for (std::int64_t l = 1; l < m.layers; ++l)
     if (m.window_of(l) != m.window_of(0)) return false;

@@ -20,8 +20,8 @@ namespace {
 
 constexpr auto load_key = "model.load";
 
-/// Whether a key may differ from the folder's model, because it says how a model is trained. (bias_update_rate may not:
-/// its biases are parameters.)
+/// True when a key may differ from the folder's model, because it says how a model is trained. (bias_update_rate may
+/// not: its biases are parameters.)
 bool is_free(std::string_view key) {
   constexpr std::string_view names[] = {load_key,
                                         "model.preset",
@@ -48,7 +48,7 @@ std::vector<std::string> model_keys() {
 }
 
 std::optional<Model> apply_load(Input const& input, Config& config, Sources& sources, KeyErrors& errors) {
-  // Of several settings of model.load the last one counts.
+  // The last of several settings of model.load counts.
   Entry const* last = nullptr;
   for (auto const& entry : input.entries) {
     if (entry.key->full() == load_key) last = &entry;

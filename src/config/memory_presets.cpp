@@ -100,7 +100,7 @@ public:
   }
 
 private:
-  /// Whether nobody gave the key, and its value is known.
+  /// True when nobody gave the key, and its value is known.
   bool free(char const* key) const { return !sources_.given(key) && sources_.known(key); }
   void set(char const* key) { sources_.set_preset(key, "memory.preset"); }
 

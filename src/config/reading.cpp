@@ -16,7 +16,7 @@ constexpr auto source_of_input = "the input in the checkpoint";
 /// The largest number of tokens in a microbatch: a larger one is no faster, and takes memory.
 constexpr std::int64_t most_tokens = 16384;
 
-/// Whether a key of the run's input is taken over when its model is read. All others have their defaults.
+/// True when a key of the run's input is taken over when its model is read. All others have their defaults.
 bool is_taken_over(Key const& key, bool layout) {
   auto const name = key.full();
   if (key.section == "model") return name != "model.preset" && name != "model.load";

@@ -29,7 +29,7 @@ struct Check {
   int num_ranks;  ///< 0: unknown
   KeyErrors& errors;
 
-  /// Whether all of these keys have a value worth judging.
+  /// True when all of these keys have a value worth judging.
   bool known(std::vector<std::string_view> const& keys) const;
   /// Adds an error of the first key, with the places of all.
   void error(std::vector<std::string_view> const& keys, std::string expected, std::string found, std::string fix) const;

@@ -41,7 +41,7 @@ toml::node const& path_node(Entry const& entry, std::size_t i) {
   return table != nullptr ? *table->get("path") : *list->get(i);
 }
 
-/// Whether a path of data is there. For Megatron-LM a prefix may stand for the pair PREFIX.bin, PREFIX.idx.
+/// True when a path of data is there. For Megatron-LM a prefix may stand for the pair PREFIX.bin, PREFIX.idx.
 bool exists(std::string const& path, DataFormat format, std::error_code& error) {
   return fs::exists(path, error) || (format == DataFormat::megatron && fs::exists(path + ".idx", error));
 }

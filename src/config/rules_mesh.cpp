@@ -124,7 +124,7 @@ bool check_order(Check const& c) {
   return false;
 }
 
-/// Whether there are experts for the axes that divide them.
+/// True when there are experts for the axes that divide them.
 bool check_has_experts(Check const& c) {
   if (!c.known({"model.moe.experts"}) || c.config.model.moe.on()) return true;
   std::vector<std::string_view> keys;

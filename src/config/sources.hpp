@@ -11,7 +11,7 @@
 
 namespace p3d::config {
 
-/// Where each key's value came from: default, preset, file or command line.
+/// The source of each key's value: default, preset, file or command line.
 class Sources {
 public:
   explicit Sources(Input const& input) : input_(input) {}
@@ -25,11 +25,11 @@ public:
   /// Notes that the key was left to follow from others, which do not let it.
   void set_open(std::string const& key) { map_[key] = {Kind::open, nullptr}; }
 
-  /// Whether there is a value to judge.
+  /// True when there is a value to judge.
   bool known(std::string_view key) const { return kind(key) != Kind::lost && kind(key) != Kind::open; }
-  /// Whether the value that was written could not be read.
+  /// True when the value that was written could not be read.
   bool lost(std::string_view key) const { return kind(key) == Kind::lost; }
-  /// Whether the value was written in the file or on the command line (not: default, preset).
+  /// True when the value was written in the file or on the command line (not: default, preset).
   bool given(std::string_view key) const { return kind(key) == Kind::given; }
   bool from_preset(std::string_view key) const { return kind(key) == Kind::preset; }
   /// The entry that set the key, or that named the preset that did; else null.

@@ -25,7 +25,7 @@ std::optional<double> spelled_number(toml::node const& node) {
   return value;
 }
 
-/// Whether a number is whole and small enough for a double to hold it exactly.
+/// True when a number is whole and small enough for a double to hold it exactly.
 bool is_whole(double value) { return std::isfinite(value) && value == std::floor(value) && std::fabs(value) < 9e15; }
 
 }  // namespace

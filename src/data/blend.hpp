@@ -34,7 +34,7 @@ protected:
   virtual std::size_t next(std::int64_t n, Counts const& counts) const = 0;
   /// The number of samples after which the blend repeats; 0: never.
   std::int64_t period_ = 0;
-  Counts in_period_;  ///< by source: its samples in one period
+  Counts in_period_;  ///< samples of each source in one period
 
 private:
   /// A sample, and the counts before it.

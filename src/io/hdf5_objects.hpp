@@ -65,7 +65,7 @@ struct Hdf5Object {
   std::string layout;  ///< in words, where the dataset is not contiguous
   Hdf5Type type;
   Hdf5Shape shape;
-  std::uint64_t address = 0, bytes = 0;  ///< where the data of a contiguous dataset lie; the address as it is stored
+  std::uint64_t address = 0, bytes = 0;  ///< extent of the data of a contiguous dataset; the address as it is stored
 
   /// The attribute of this name, or null.
   Hdf5Attribute const* find(std::string_view attribute) const;

@@ -46,7 +46,7 @@ struct SafetensorsWriter::State {
   std::vector<Item> items;
   TensorType type;
   std::vector<Shard> shards = {};
-  std::vector<std::pair<std::size_t, std::int64_t>> places = {};  ///< by item: its shard, and its first byte there
+  std::vector<std::pair<std::size_t, std::int64_t>> places = {};  ///< the shard of each item, and its first byte there
   std::string index = {};                                         ///< text of the index; "" where one file is enough
   std::vector<std::string> files = {};                            ///< final paths
   std::map<std::size_t, PosixFile> open = {};                     ///< files that this object writes to, by shard

@@ -21,7 +21,7 @@ struct CheckpointSlice {
   layout::Range rows;          ///< rows of the part's rectangle
   std::size_t array = 0;       ///< index into CheckpointJob::arrays
   std::int64_t place = 0;      ///< index of the first element in this rank's copy
-  std::uint64_t checksum = 0;  ///< what this slice adds to the array's checksum
+  std::uint64_t checksum = 0;  ///< the share of this slice in the array's checksum
   std::int64_t elements() const { return (rows.end - rows.begin) * part.cols; }
 };
 

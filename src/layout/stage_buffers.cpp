@@ -15,8 +15,8 @@ bool hands_over(StageMap const& stages, int stage) {
   return stage >= 0 && !stages.is_last(stage) && stages.pipeline_rank(stage) == stages.pipeline_rank(stage + 1);
 }
 
-/// Whether rows are told their positions: they do not follow from their numbers where documents begin anew, or where a
-/// rank has some tokens of each sample.
+/// True when rows are told their positions: they do not follow from their numbers where documents begin anew, or where
+/// a rank has some tokens of each sample.
 bool needs_positions(config::Config const& c) { return c.data.reset_positions || c.data.pack || c.parallel.cp > 1; }
 
 void add(TakenBuffers& to, BufferSet const& set, int index) {

@@ -37,7 +37,7 @@ std::map<std::string, std::string> values(std::string const& toml) {
 /// How much a difference in one key counts.
 enum class Weight { ignored, noted, forbidden };
 
-/// Whether a key of [model] describes a part that this model does not have. (The keys that say which parts it has are
+/// True when a key of [model] describes a part that this model does not have. (The keys that say which parts it has are
 /// compared themselves.)
 bool is_unused(std::string const& key, config::Model const& m) {
   bool const rope = m.position == config::Position::rope;
@@ -50,7 +50,7 @@ bool is_unused(std::string const& key, config::Model const& m) {
   return false;
 }
 
-/// Whether two values of a key give models with the same arrays that are only trained in other ways.
+/// True when two values of a key give models with the same arrays that are only trained in other ways.
 bool only_trains(std::string const& key, std::string const& one, std::string const& other) {
   auto const both = [&](auto const& fits) { return fits(one) && fits(other); };
   // A loss over the global batch, and a bias, have arrays of their own, which one of the two models would lack.

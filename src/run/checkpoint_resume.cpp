@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a run starts: at step 0 with weights of the seed or of model.load, or from a checkpoint.
+// Finds the start of a run: step 0 with weights of the seed or of model.load, or a checkpoint.
 // A run proves that a checkpoint is its own by the origin that the file carries: "weights <hash> of <file> (step n)".
 // So the same command, started again after a stop, finds the newest of its own checkpoints, and a run of the same name
 // that began with another file is refused instead of being continued by mistake.

@@ -118,7 +118,7 @@ double memory_of_all(comm::Communicator& world) {
   return least > 0.0 ? 0.0 : sum;
 }
 
-/// Whether there is a row of the step at which the run starts, without a validation loss. Collective.
+/// True when there is a row of the step at which the run starts, without a validation loss. Collective.
 bool row_lacks_evaluation(std::optional<RunFiles> const& files, comm::Communicator& world) {
   std::int64_t lacks = files && files->lacks_evaluation() ? 1 : 0;
   world.broadcast(&lacks, 1, comm::Type::int64, 0).wait();

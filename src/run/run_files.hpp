@@ -30,7 +30,7 @@ public:
   /// summary.json, resolved.toml, the trace), get the names metrics.N.csv and so on, with the first N that is free for
   /// all. Throws base::Error.
   RunFiles(config::Config const& config, std::int64_t start);
-  /// Whether there is a row of step `start` that has no validation loss.
+  /// True when there is a row of step `start` that has no validation loss.
   bool lacks_evaluation() const { return taken_over_.last && !taken_over_.last->eval_loss; }
   /// Gives the row of step `start` its validation loss, if it lacks one. To be called before the first write(). Warns
   /// when it cannot.

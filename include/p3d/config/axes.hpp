@@ -167,7 +167,7 @@ struct PerAxis {
     }
     return out;
   }
-  /// Whether the numbers along these axes are all 0.
+  /// True when the numbers along these axes are all 0.
   bool zero(AxisSet axes) const {
     for (auto a : axes.list()) {
       if ((*this)[a] != 0) return false;
@@ -188,7 +188,7 @@ std::string names(AxisSet axes, std::string_view separator);
 /// The text of parallel.order read as axes, fastest (neighbouring ranks) first.
 struct MeshOrder {
   std::vector<Axis> axes;
-  std::string error;  ///< what is wrong with the text; "": nothing, and `axes` is right
+  std::string error;  ///< the error of the text in words; "": none, and `axes` is right
 };
 /// Reads the names of different dense axes, joined by '-'.
 MeshOrder read_order(std::string_view text);

@@ -40,7 +40,7 @@ enum class OptimizerType { adamw, sgd };
 constexpr auto enum_names(OptimizerType) { return std::array{"adamw", "sgd"}; }
 enum class LrSchedule { cosine, linear, constant };
 constexpr auto enum_names(LrSchedule) { return std::array{"cosine", "linear", "constant"}; }
-/// Whether MPI is given the addresses of GPU memory.
+/// The choice whether MPI is given the addresses of GPU memory.
 enum class GpuAware { automatic, on, off };
 constexpr auto enum_names(GpuAware) { return std::array{"auto", "on", "off"}; }
 /// The library that carries collectives of GPU memory.
@@ -60,7 +60,7 @@ constexpr auto enum_names(ContextOrder) { return std::array{"zigzag", "striped",
 /// groups.
 enum class ContextExchange { automatic, ring, gather, all_to_all, nested };
 constexpr auto enum_names(ContextExchange) { return std::array{"auto", "ring", "gather", "all_to_all"}; }
-/// Where data that are not needed now are kept.
+/// The memory to which data are offloaded that are not needed now.
 enum class OffloadTo { none, host, disk };
 constexpr auto enum_names(OffloadTo) { return std::array{"none", "host", "disk"}; }
 /// The activations that forward discards and that are made again for backward.
@@ -100,7 +100,7 @@ struct Run {
   std::int64_t eval_batches = 4;        ///< global batches per validation; 0: no validation
   Precision precision = Precision::fp32;
   bool deterministic =
-      true;             ///< the same bits from every repetition: sums in an order that depends on the layout alone
+      true;             ///< every repetition gives the same bits: sums have an order that depends on the layout alone
   bool trace = false;   ///< record the times of every schedule action; trace.json, trace.svg, costs.csv
   bool ceiling = true;  ///< measure the speed of the model's GEMMs at the start
   Duration time_limit;  ///< wall time of this start of the program; zero: Slurm's end time, if known
@@ -140,7 +140,7 @@ struct Moe {
 
   bool on() const { return experts > 0; }
   bool grouped() const { return groups > 1; }
-  /// Whether the choices of a batch change the router of the next one. Its weights are in memory then.
+  /// True when the choices of a batch change the router of the next one. Its weights are in memory then.
   bool changes_router() const { return on() && (bias_update_rate > 0.0 || aux_loss == AuxLoss::global); }
   bool operator==(Moe const&) const = default;
 };
@@ -174,7 +174,7 @@ struct Model {
   std::vector<std::int64_t> window;
   Moe moe;
 
-  /// Whether a layer has experts instead of one feed-forward layer.
+  /// True when a layer has experts instead of one feed-forward layer.
   bool has_experts(std::int64_t layer) const {
     return moe.on() && layer >= moe.first_dense && (layer + 1) % moe.every == 0;
   }
@@ -345,10 +345,10 @@ struct Memory {
   OffloadTo offload_activations = OffloadTo::none;
   std::string offload_dir;  ///< folder for OffloadTo::disk; "": $TMPDIR, or /tmp
 
-  /// Whether replicas divide some of the state.
+  /// True when replicas divide some of the state.
   bool divides() const { return shard != Shard::none; }
   bool offloads_parameters() const { return offload_parameters != OffloadTo::none; }
-  /// Whether whole weights are in memory only while they are used.
+  /// True when whole weights are in memory only while they are used.
   bool moves_weights() const { return shard == Shard::parameters || offloads_parameters(); }
   bool operator==(Memory const&) const = default;
 };
@@ -388,9 +388,9 @@ struct Checkpoint {
   std::int64_t buffer_mb = 64;  ///< MiB of a rank's buffer while writing or reading
   OnError on_error = OnError::stop;
 
-  /// Whether any checkpoints are written.
+  /// True when any checkpoints are written.
   bool on() const { return every != 0 || period.seconds > 0; }
-  /// Whether checkpoints are written between the steps too, so that with `async` training goes on meanwhile.
+  /// True when checkpoints are written between the steps too, so that with `async` training goes on meanwhile.
   bool between_steps() const { return every > 0 || period.seconds > 0; }
   bool operator==(Checkpoint const&) const = default;
 };
@@ -433,26 +433,26 @@ struct Config {
 
   /// Number of ranks of the mesh.
   int num_ranks() const { return static_cast<int>(parallel.product(dense_axes)); }
-  /// Whether each pipeline rank has some rows of the embedding and of the output layer.
+  /// True when each pipeline rank has some rows of the embedding and of the output layer.
   bool divides_vocabulary() const { return pipeline.vocab_parallel && parallel.pp > 1; }
   bool operator==(Config const&) const = default;
 };
 
-/// Whether this build has the policy of types (P3D_16BIT).
+/// True when this build has the policy of types (P3D_16BIT).
 bool has_precision(Precision precision);
-/// Whether this build has oneDNN.
+/// True when this build has oneDNN.
 bool has_onednn();
-/// Whether this build has attention as one kernel of a vendor's library (kernels/fused_attention.hpp).
+/// True when this build has attention as one kernel of a vendor's library (kernels/fused_attention.hpp).
 bool has_fused_attention();
-/// Whether this build has NCCL or RCCL.
+/// True when this build has NCCL or RCCL.
 bool has_nccl();
 /// Bytes of one number of a type.
 std::int64_t bytes_of(Precision type);
-/// Whether the type is bf16 or fp16: weights and activations then have 16 bits, and the optimizer keeps fp32 ones.
+/// True when the type is bf16 or fp16: weights and activations then have 16 bits, and the optimizer keeps fp32 ones.
 constexpr bool is_16bit(Precision precision) { return precision == Precision::bf16 || precision == Precision::fp16; }
 
-using base::to_string;  ///< of enums
-/// "90s", "30min", "2h": in the largest unit that divides it; "0s".
+using base::to_string;  ///< names of enum values
+/// The duration in the largest unit that divides it: "90s", "30min", "2h"; "0s".
 std::string to_string(Duration);
 
 }  // namespace p3d::config

@@ -138,7 +138,7 @@ private:
   std::int64_t global_batch_;
   std::int64_t train_windows_ = 0;
   std::int64_t eval_windows_ = 0;
-  std::vector<layout::Range> held_out_;  ///< by source
+  std::vector<layout::Range> held_out_;  ///< tokens of the validation split, one range for each source
   std::vector<Part> parts_;
   std::unique_ptr<Blended> blended_;  ///< null: there is one source
   int eod_token_;

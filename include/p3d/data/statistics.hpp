@@ -14,7 +14,7 @@ namespace p3d::data {
 /// Counts of tokens and documents.
 struct TokenStatistics {
   std::int64_t tokens = 0;
-  std::map<std::int64_t, std::int64_t> lengths;  ///< by number of tokens: how many documents have it
+  std::map<std::int64_t, std::int64_t> lengths;  ///< the number of documents of each length in tokens
   std::int64_t distinct = 0;                     ///< number of different ids that occur
   int highest = 0;                               ///< the highest id that occurs
   /// The most frequent ids with their counts, most frequent first; among equal ones the smaller id first.

@@ -79,7 +79,7 @@ struct CheckpointHeader {
   std::int64_t samples = 0;  ///< number of the next global sample
   std::uint64_t seed = 0;
   std::uint64_t data_hash = 0;                          ///< data::TokenSource::hash
-  static constexpr std::int64_t newest_data_order = 2;  ///< what this p3d writes
+  static constexpr std::int64_t newest_data_order = 2;  ///< the version that this p3d writes
   std::int64_t data_order = newest_data_order;          ///< version of the order of samples; 1: the file does not say
   Element element = Element::float32;
   std::string p3d_version;
@@ -150,7 +150,7 @@ std::uint64_t content_hash(Checkpoint const& checkpoint, bool all);
 struct CheckpointPart {
   std::string array;
   std::int64_t global_rows = 1, global_cols = 1;  ///< shape of the whole array
-  std::int64_t row_begin = 0, col_begin = 0;      ///< where the rectangle begins in it
+  std::int64_t row_begin = 0, col_begin = 0;      ///< first element of the rectangle in the array
   std::int64_t rows = 0, cols = 0;                ///< may be empty
   comm::Communicator* replicas = nullptr;         ///< the ranks that hold the same rectangle and share the work
   bool writes = true;  ///< false: another group of replicas writes this array (tied embedding)

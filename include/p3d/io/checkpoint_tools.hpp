@@ -25,7 +25,7 @@ struct ArrayDifference {
   std::string name;
   std::string only_in;                  ///< the path of the one file that has it (with this shape), or ""
   double largest = 0.0;                 ///< largest absolute difference; infinite where one of the two is not a number
-  std::int64_t row = 0, col = 0;        ///< where the largest difference is
+  std::int64_t row = 0, col = 0;        ///< position of the largest difference
   double a = 0.0, b = 0.0;              ///< the two numbers there
   std::int64_t differing = 0;           ///< elements whose bits differ
   std::vector<std::string> damaged_in;  ///< paths of the files whose numbers have not the stored checksum

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The map between ranks and coordinates of the mesh. Pure integers: works for any number of ranks. The axes themselves
-// are listed in p3d/config/axes.hpp.
+// The map between ranks and coordinates of the mesh, for the axes that p3d/config/axes.hpp lists. Pure integers: works
+// for any number of ranks. Example: the order "tp-pp-dp" with sizes 2, 2, 2 gives rank 5 the coordinates tp 1, pp 0,
+// dp 1.
 
 #include <p3d/config/axes.hpp>
 #include <p3d/config/refinement.hpp>

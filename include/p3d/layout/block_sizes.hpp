@@ -9,17 +9,17 @@
 
 namespace p3d::layout {
 
-/// Sizes of one rank's part of the routed experts of a layer; without experts: of a dense one.
+/// Sizes of one rank's part of the routed experts of a layer; a dense layer has the defaults.
 struct MoeSizes {
   int experts = 0, top_k = 0;
   int copies = 1;            ///< ranks that each have a part of an expert (etp): each gets all its rows
   bool alone = true;         ///< no other rank has experts for this rank's tokens
   bool gathers = false;      ///< every rank of the group gets all of its tokens
   int ranks = 1;             ///< the size of the group that shares the experts
-  std::int64_t tokens = 0;   ///< at most of any of these ranks
+  std::int64_t tokens = 0;   ///< the most tokens of any rank of the group
   std::int64_t samples = 0;  ///< samples that the rank's rows may belong to
   std::int64_t local_experts = 0;
-  std::int64_t ffn = 0;        ///< of one expert, on this rank
+  std::int64_t ffn = 0;        ///< width of one expert on this rank
   std::int64_t most_rows = 0;  ///< rows that the rank's experts take at once
   bool balances = false;       ///< a loss of balance wants its factors kept
   bool jitters = false;
@@ -36,27 +36,27 @@ struct MoeSizes {
 /// under sequence parallelism (parallel/rows.hpp), else N.
 struct BlockSizes {
   std::int64_t tokens = 0;       ///< N = micro * seq_len, or this rank's part of these under context parallelism
-  std::int64_t most_tokens = 0;  ///< the largest N of any rank: what is taken for them, so that all ranks take the same
-  std::int64_t rows = 0;         ///< n
+  std::int64_t most_tokens = 0;  ///< the largest N of any rank; memory is taken for it, so that all ranks take the same
+  std::int64_t rows = 0;         ///< n, the rows of this rank
   std::int64_t first_row = 0;    ///< the first of the n rows, among the N
-  std::int64_t most_rows = 0;    ///< as most_tokens
-  bool sequence = false;         ///< whether n is less than N
+  std::int64_t most_rows = 0;    ///< the largest n of any rank
+  bool sequence = false;         ///< true: n is less than N
   int tp = 1;                    ///< ranks of tensor parallelism
   std::int64_t hidden = 0;
   std::int64_t heads = 0;     ///< local query heads
   std::int64_t kv_heads = 0;  ///< local key/value heads
   std::int64_t head_dim = 0;
-  std::int64_t ffn = 0;  ///< local; of a layer with experts that of shared ones, or 0
+  std::int64_t ffn = 0;  ///< local width of the MLP; in a layer with experts the width of shared ones, or 0
   bool gated = false;    ///< SwiGLU: the up projection is (gate | up), 2 ffn wide
   bool layernorm = true;
   std::int64_t qkv_elements = 0;  ///< a layer's qkv: N qkv(), or more where an all-to-all exchanges it
   std::int64_t lse_elements = 0;  ///< a layer's log-sum-exp
-  AttentionSizes attention;       ///< of the scratch of attention, for the longest samples
+  AttentionSizes attention;       ///< sizes of the scratch of attention, for the longest samples
   MoeSizes moe;
   std::int64_t vocab = 0;      ///< rows of the vocabulary that this rank has
   int vocab_ranks = 1;         ///< ranks over which the vocabulary is divided
   std::int64_t documents = 0;  ///< tokens of whole samples, each with its document
-  bool on_device = false;      ///< kernels have their form for devices
+  bool on_device = false;      ///< true: kernels have their form for devices
   std::int64_t qkv() const { return (heads + 2 * kv_heads) * head_dim; }
   std::int64_t up() const { return gated ? 2 * ffn : ffn; }
   std::int64_t expert_up() const { return gated ? 2 * moe.ffn : moe.ffn; }
@@ -73,7 +73,7 @@ BlockSizes block_sizes(config::Config const& config, RankPlace rank = {}, bool o
 BlockSizes layer_sizes(BlockSizes of_all, config::Config const& config, std::int64_t layer);
 /// Sizes for `tokens` tokens that are whole on every rank: no sequence and no context parallelism.
 BlockSizes block_sizes_of(config::Config const& config, std::int64_t tokens, bool on_device = false);
-/// The heads of a rank of tp, as attention is told of them.
+/// The heads of a rank of tp, in the form that attention takes.
 ContextHeads context_heads(config::Config const& config, int tp_rank);
 
 }  // namespace p3d::layout

@@ -128,7 +128,7 @@
   ROW(attention, wide_queries, vector, sums, ring(s, e.narrow() ? place_queries(s) : 0), scratch,                      \
       "sums over blocks of keys, where results have 16 bits")                                                          \
   ROW(attention, wide_keys, vector, sums, ring(s, e.narrow() ? s.attention.block_elements() : 0), scratch,             \
-      "the same sums for keys and values")                                                                             \
+      "sums for keys and values, where results have 16 bits")                                                          \
   ROW(attention, sent, vector, storage, all_to_all(s, s.attention.qkv_elements()), scratch,                            \
       "what an all-to-all sends")                                                                                      \
   ROW(attention, received, vector, storage, all_to_all(s, s.attention.qkv_elements()), scratch,                        \
@@ -181,7 +181,7 @@
   ROW(vocabulary, parts, vector, sums, loss_parts(s), vocabulary, "maxima, sums and logits of targets of all ranks") \
   ROW(vocabulary, lse, vector, sums, tokens(s, 1), vocabulary, "log-sum-exp of the logits")
 
-/// All of them.
+/// The rows of all groups, in the order of Buffer.
 #define P3D_BUFFERS(ROW)     \
   P3D_LAYER_BUFFERS(ROW)     \
   P3D_EXPERT_BUFFERS(ROW)    \
@@ -212,15 +212,15 @@ struct ElementBytes {
   std::int64_t of(Element element) const;
 };
 
-/// A buffer's way between forward and backward.
+/// The lifetime of a buffer between forward and backward.
 enum class BufferClass : std::uint8_t {
   norm,            ///< kept, unless memory.recompute lists "norm"
-  attention,       ///< kept, unless it lists "attention"
-  attention_sums,  ///< kept like those; the weight part of a split backward does not read it
-  activation,      ///< kept, unless it lists "activation"
+  attention,       ///< kept, unless memory.recompute lists "attention"
+  attention_sums,  ///< kept as class attention is; the weight part of a split backward does not read it
+  activation,      ///< kept, unless memory.recompute lists "activation"
   layer,           ///< kept, unless the whole layer is recomputed
-  statistics,      ///< kept like those; the weight part of a split backward does not read it
-  branch_sum,      ///< kept like those, and also where memory.recompute_communication is false
+  statistics,      ///< kept as class layer is; the weight part of a split backward does not read it
+  branch_sum,      ///< kept as class layer is, and also where memory.recompute_communication is false
   stage,           ///< kept, for every microbatch in flight; of a layer's inputs those that KeptInput says
   message,         ///< filled and read by messages, for every microbatch in flight
   vocabulary,      ///< used by the exchanges of a vocabulary that is divided over the pipeline
@@ -232,7 +232,7 @@ struct BufferRow {
   char const* name;  ///< "layer.qkv"
   Element element;
   BufferClass of_class;
-  char const* text;  ///< its content, in words
+  char const* text;  ///< the content in words
 };
 #define P3D_BUFFER(group, name, form, element, shape, of_class, text) \
   BufferRow{#group "." #name, Element::element, BufferClass::of_class, text},
@@ -252,17 +252,17 @@ BufferShape shape_of(Buffer buffer, BlockSizes const& s, ElementBytes e);
 std::int64_t bytes_of(Buffer buffer, BlockSizes const& s, ElementBytes e);
 inline constexpr std::int64_t most_bytes = std::int64_t{1} << 61;
 
-/// Some of the buffers, by their numbers.
+/// A set of buffers: bit b stands for row b of the table.
 using BufferSet = std::bitset<num_buffers>;
 BufferSet set_of(std::initializer_list<Buffer> buffers);
-/// In the order of the table.
+/// The buffers of a set, in the order of the table.
 std::vector<Buffer> list(BufferSet const& set);
 inline bool has(BufferSet const& set, Buffer buffer) { return set[static_cast<std::size_t>(buffer)]; }
 std::int64_t bytes_of(BufferSet const& set, BlockSizes const& s, ElementBytes e);
 
-/// All that forward leaves of a layer for backward, the input aside.
+/// The buffers of a layer that forward leaves for backward, without the input.
 BufferSet saved_buffers();
-/// The part of it that forward discards of layer l of a stage: it lies in scratch, and backward remakes it there.
+/// The saved buffers that forward discards in layer l of a stage: they lie in scratch, and backward remakes them there.
 BufferSet discarded_buffers(StageRecompute const& stage, int l);
 /// The discarded buffers that the weight part of a split backward reads, or finds gradients in. The input part remakes
 /// them into a set that lives until then. Weight gradients of routed experts come with the input part.

@@ -56,16 +56,16 @@ struct ContextHeads {
   std::int64_t first_head = 0;  ///< global number of the first query head
   double scale = 1.0;           ///< 1 / sqrt(head_dim)
   std::int64_t query_columns() const { return heads * head_dim; }
-  std::int64_t key_columns() const { return kv_heads * head_dim; }  ///< and of values
+  std::int64_t key_columns() const { return kv_heads * head_dim; }  ///< the values have as many
   std::int64_t columns() const { return query_columns() + 2 * key_columns(); }
 };
 
 /// Sizes of the arrays that one layer's attention keeps and works in, for a microbatch: the same on every rank.
 struct AttentionSizes {
   std::int64_t samples = 0;
-  std::int64_t rows = 0, place_tokens = 0;  ///< the most tokens of any rank (all samples), of any place (of one)
-  std::int64_t heads = 0, columns = 0;      ///< before an all-to-all
-  std::int64_t place_heads = 0, place_kv_heads = 0;  ///< after it
+  std::int64_t rows = 0, place_tokens = 0;  ///< the most tokens of any rank in all samples, of any place in one
+  std::int64_t heads = 0, columns = 0;      ///< local sizes before an all-to-all
+  std::int64_t place_heads = 0, place_kv_heads = 0;  ///< local heads after it
   std::int64_t head_dim = 0;
   int ring = 1, all_to_all = 1;
   bool gather = false;
@@ -100,7 +100,7 @@ struct ContextWidths {
 ContextWidths context_widths(config::Config const& config);
 
 /// The data that a rank sends for one layer and one sequence, in elements: queries, keys, values, outputs and their
-/// gradients. (METHODS: forward 2 (r-1)/r s kv for a ring of r, twice that backward; all-to-all of a: (a-1)/a (s/cp) (2
+/// gradients. (Forward 2 (r-1)/r s kv for a ring of r, twice that backward; all-to-all of a: (a-1)/a (s/cp) (2
 /// q + 2 kv) each way, and backward a number for each query and head.) Backward sends as much as forward in the storage
 /// type; the other elements are sums. `again` is a forward whose queries, keys and values are kept behind the
 /// all-to-all.

@@ -19,7 +19,7 @@ namespace p3d::layout {
 struct ExpertGroup {
   int experts = 1;  ///< experts of a layer; ep divides the number
   int ep = 1, etp = 1;
-  std::vector<int> ep_of{0};  ///< by rank of the group: its coordinate along ep
+  std::vector<int> ep_of{0};  ///< coordinate along ep of each rank of the group
   int size() const { return static_cast<int>(ep_of.size()); }
   int local_experts() const { return experts / ep; }
   /// The experts of a rank of the group.

@@ -44,7 +44,7 @@ struct HuggingFacePlace {
 struct HuggingFaceLayout {
   config::ModelFamily family = config::ModelFamily::gpt2;
   std::vector<HuggingFaceTensor> tensors;  ///< in the order of the table
-  std::vector<HuggingFacePlace> places;    ///< by row of the table
+  std::vector<HuggingFacePlace> places;    ///< one for each row of the table
 };
 
 /// The layout of a model. Throws base::Error (bad_input) for a model of no family (config::family_of).

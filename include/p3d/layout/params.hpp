@@ -86,7 +86,7 @@ public:
 
 private:
   std::vector<ParamSpec> specs_;
-  std::vector<std::vector<std::size_t>> rows_of_layer_;  ///< by layer + 1
+  std::vector<std::vector<std::size_t>> rows_of_layer_;  ///< index: layer + 1
   std::vector<std::size_t> tied_rows_, pipeline_rows_;
 };
 

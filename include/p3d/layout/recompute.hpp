@@ -14,7 +14,7 @@ struct Memory;
 namespace p3d::layout {
 
 /// The activations of one layer that are discarded.
-struct LayerRecompute {     ///< the outputs of both norms; their statistics are kept
+struct LayerRecompute {
   bool norm = false;        ///< the outputs of both norms; their statistics stay
   bool activation = false;  ///< the output of the activation function
   bool attention = false;   ///< the output of attention and its log-sum-exp
@@ -32,7 +32,7 @@ enum class KeptInput {
 
 /// The recomputation of one stage.
 struct StageRecompute {
-  std::vector<LayerRecompute> layers;  ///< by layer of the stage, in order
+  std::vector<LayerRecompute> layers;  ///< one for each layer of the stage, in order
   /// The number of full layers in a row that keep one input and are remade one after the other. Above 1, the full
   /// layers are the first ones.
   int group = 1;

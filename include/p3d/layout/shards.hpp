@@ -51,12 +51,12 @@ struct StateShard {
   /// The bounds of the parts, by bucket: part r is [bounds[r], bounds[r + 1]), in elements from the bucket's begin;
   /// every bound but the last is a multiple of StageParams::alignment.
   std::vector<std::vector<std::int64_t>> bounds;
-  std::vector<OwnedRun> parts;  ///< by bucket: the part whose gradients this rank sums
+  std::vector<OwnedRun> parts;  ///< one for each bucket: the part whose gradients this rank sums
   /// The owned runs: for each bucket its part, or the whole bucket where nothing is divided; for a hybrid bucket one
   /// run for each group.
   std::vector<OwnedRun> owned;
   std::vector<std::size_t> first_owned;  ///< bucket b has owned [first_owned[b], first_owned[b + 1])
-  std::vector<bool> hybrid;              ///< by bucket: groups of `over` replicas own it
+  std::vector<bool> hybrid;              ///< one for each bucket; true: groups of `over` replicas own it
   std::int64_t over = 0;                 ///< replicas of a group; 0 where no bucket is hybrid
   bool divided = false;
   std::int64_t owned_size = 0;  ///< elements of the packed buffer; the flat size where nothing is divided

@@ -22,14 +22,14 @@ struct TakenBuffer {
 };
 using TakenBuffers = std::vector<TakenBuffer>;
 
-/// Whether activations go from stage to stage in fewer bits than they have.
+/// True when activations go from stage to stage in fewer bits than they have.
 bool travels_narrow(config::Config const& config);
-/// Whether a stage has a buffer for the gradient of its own. The others work in that of the stage behind them on the
-/// same rank.
+/// True when a stage has its own buffer for its gradient. Another stage works in the buffer of the stage behind it on
+/// the same rank.
 bool owns_gradient(StageMap const& stages, int stage);
 
 /// The buffers of an activation slot. Those numbered [saved_begin, saved_end) are what forward saves for backward;
-/// those from saved_begin on wait elsewhere where a microbatch is offloaded between the parts of its backward.
+/// those from saved_begin on are offloaded with a microbatch that is offloaded between I and W.
 struct SlotBuffers {
   TakenBuffers taken;
   std::size_t saved_begin = 0, saved_end = 0;
@@ -42,13 +42,14 @@ TakenBuffers rebuilt_set(StageRecompute const& recompute);
 /// The scratch that discarded activations need on a rank.
 struct RecomputeScratch {
   BufferSet buffers;            ///< buffers that some layer discards
-  int layers = 0;               ///< sets of them: as many as the largest group of full layers has, or one
-  bool separate_norms = false;  ///< both norms' outputs are there at a time: in full layers
-  int inputs = 0;               ///< of full layers, that no slot keeps whole, of one group
+  int layers = 0;               ///< number of sets of these: as many as the largest group of full layers has, or one
+  bool separate_norms = false;  ///< true: both norms' outputs are there at a time, in full layers
+  int inputs = 0;               ///< inputs of full layers of one group that no slot keeps whole
 
-  /// For one more stage of the rank.
+  /// Adds the needs of one more stage of the rank.
   void add(StageRecompute const& stage);
-  /// Otherwise both norms' outputs have one place, in turn, and where it is gathered it is made in its place.
+  /// True when both norms' outputs are remade in one buffer, one after the other, as no full layer needs them at a
+  /// time. With sequence parallelism they are remade where they are gathered.
   bool one_norm() const;
   bool operator==(RecomputeScratch const&) const = default;
 };
@@ -58,7 +59,7 @@ TakenBuffers remade_buffers(RecomputeScratch const& recompute, bool sequence);
 /// The slots of a rank's part of a divided vocabulary: two of E, two of G, two of S and T.
 TakenBuffers vocabulary_buffers();
 
-/// Bytes by buffer of the table.
+/// Bytes of each buffer of the table.
 struct BufferBytes {
   std::array<std::int64_t, num_buffers> of{};
   std::int64_t total() const;
@@ -68,7 +69,7 @@ struct BufferBytes {
 /// Bytes of all slots and remade sets of a stage.
 BufferBytes stage_bytes(config::Config const& config, StageMap const& stages, int stage, StageActivations const& sets,
                         ElementBytes e);
-/// Bytes that a microbatch of a stage takes elsewhere; `gradients`: between the parts of its backward.
+/// Bytes of a microbatch of a stage that is offloaded; `gradients`: between I and W.
 std::int64_t offloaded_bytes(config::Config const& config, StageMap const& stages, int stage,
                              StageActivations const& sets, ElementBytes e, bool gradients);
 /// Bytes of a swap file with a place for every microbatch of a stage that is offloaded at a time.

@@ -45,7 +45,7 @@ private:
   std::vector<std::int64_t> begin_;        ///< first layer of each stage, and the end of the last
   std::vector<std::int64_t> uncut_begin_;  ///< see uncut_begin()
   std::vector<int> stage_rank_;
-  std::vector<std::vector<int>> stages_of_;  ///< by pipeline rank
+  std::vector<std::vector<int>> stages_of_;  ///< one list for each pipeline rank
   int num_ranks_;
   bool shares_tied_ = false;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Whether the files of an input are there and fit together: what p3d --check finds out beyond the input's own text. No
-// memory is taken for a model, so that the check runs on a login node.
+// Checks that the files of an input are there and fit together, for p3d --check, beyond the input's own text. No memory
+// is taken for a model, so that the check runs on a login node.
 
 #include <p3d/base/error.hpp>
 #include <p3d/config/config.hpp>

@@ -40,10 +40,10 @@ Differences compare(io::CheckpointHeader const& file, config::Config const& conf
 io::CheckpointHeader restore(engine::AnyTrainer& trainer, std::string const& path, config::Load load,
                              io::StoredTokenizer const& tokenizer = {});
 
-/// Where a run starts: at a step, from a checkpoint or anew.
+/// The start of a run: a step, from a checkpoint or anew.
 struct Start {
   std::int64_t step = 0;
-  std::string origin;         ///< what the run began with: io::CheckpointHeader::origin of its checkpoints
+  std::string origin;         ///< the weights that the run began with: io::CheckpointHeader::origin of its checkpoints
   bool own_file = false;      ///< true: it starts from a checkpoint of this run's name and folder
   io::ModelFiles files = {};  ///< files beside the model that the run began with, carried by its checkpoints; on rank 0
 };
@@ -73,18 +73,19 @@ public:
   /// The number to pass to Trainer::step. It says on rank 0 whether a checkpoint by time is due and whether time is
   /// nearly up, and is 0 on the others: so the root rank's clock decides for all.
   double vote();
-  /// Whether time is nearly up: the run must save and stop now. The same on every rank.
+  /// True when time is nearly up: the run must save and stop now. The same on every rank.
   bool time_is_up(engine::StepResult const& result) const;
   /// Begins, moves along or reports a checkpoint. Called after a step, when its row of the history is written.
   /// Collective.
   void after_step(engine::StepResult const& result);
   /// Writes the state as it is, unless that is done already, and waits. Returns false when failed(). Collective.
   bool save_and_wait();
-  /// Whether the state as it is lies in a valid file, this run's or the one that it began with. The same on every rank.
+  /// True when the state as it is lies in a valid file, this run's or the one that it began with. The same on every
+  /// rank.
   bool up_to_date() const { return options_.on() && saved_step_ == trainer_->steps_done(); }
   /// The error text of a run that ends although it is not up_to_date().
   std::string not_saved() const;
-  /// Whether a checkpoint could not be written and checkpoint.on_error is "stop"; the error is printed by then. The
+  /// True when a checkpoint could not be written and checkpoint.on_error is "stop"; the error is printed by then. The
   /// same on every rank.
   bool failed() const { return failed_; }
   /// One line about the memory and the times of checkpoints, for the log.
@@ -93,7 +94,7 @@ public:
 private:
   /// Begins a checkpoint of the state as it is; waits for its end where nothing may go on meanwhile. Collective.
   void start_writing();
-  /// Whether the file of saved_step_ still exists; a user may have deleted it. Collective.
+  /// True when the file of saved_step_ still exists; a user may have deleted it. Collective.
   bool saved_file_is_there();
   /// Logs the end of a write, good or bad, and deletes checkpoints beyond checkpoint.keep.
   void report(io::WriteResult const& result);
