@@ -43,7 +43,7 @@ struct CommRecord {
   int rank = 0;
   int size = 1;
   std::int64_t collectives = 0;  ///< number of collectives started so far; the same on every rank
-  std::unordered_map<std::int64_t, std::int64_t> messages;  ///< by line (Pending::line): messages started so far
+  std::unordered_map<std::int64_t, std::int64_t> messages;  ///< messages started so far on each line (Pending::line)
   Communicator::Accounting accounting;
   std::unique_ptr<AllReducer> all_reducer;      ///< null: MPI reduces host memory
   std::unique_ptr<NcclEngine> nccl;             ///< null: MPI reads device memory itself

@@ -19,8 +19,8 @@ struct Parts {
 struct Step {
   int send_to = -1;
   int receive_from = -1;
-  bool adds = false;   ///< true: what arrives is reduced with what is there; false: it replaces it
-  bool first = false;  ///< what arrives is the left operand of the reduction
+  bool adds = false;   ///< true: the message is reduced with what is there; false: it replaces that
+  bool first = false;  ///< true: the message is the left operand of the reduction
   Parts sends{}, receives{};
 
   bool operator==(Step const&) const = default;

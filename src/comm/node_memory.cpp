@@ -50,7 +50,7 @@ struct NodeMemory {
   MPI_Comm comm = MPI_COMM_NULL;
   MPI_Win window = MPI_WIN_NULL;
   NodePlace place;
-  std::vector<std::byte*> parts;  ///< by rank on the node
+  std::vector<std::byte*> parts;  ///< one part for each rank on the node
   std::size_t bytes = 0;          ///< length of this rank's part
   std::string error = "it was not opened";
   std::vector<Free> free;

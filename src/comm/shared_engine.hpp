@@ -44,8 +44,8 @@ public:
   /// The ranks of a communicator that are on this node, which are its members.
   struct Team {
     int me = 0;                        ///< this rank's number in the team
-    std::vector<std::byte*> regions;   ///< by number: the members' regions, zeroed before any rank starts
-    std::vector<std::byte*> memories;  ///< by number: all memory that a member shares
+    std::vector<std::byte*> regions;   ///< the members' regions, zeroed before any rank starts
+    std::vector<std::byte*> memories;  ///< all memory that each member shares
     std::size_t own_bytes = 0;         ///< bytes of this rank's memory
     std::vector<int> bells;            ///< node ranks of the other members, to be woken; empty without bells
     int lanes = 1;                     ///< the number of members that reduce a part of each segment, the first ones
@@ -135,7 +135,7 @@ private:
   int seen_posts_ = 0,
       /// Members known to have posted, and to have reduced, the oldest segment that waits for it.
       seen_reductions_ = 0;
-  std::vector<std::uint64_t> released_;   ///< by member: number of segments that it is known to have collected
+  std::vector<std::uint64_t> released_;   ///< number of segments that each member is known to have collected
   std::vector<std::byte const*> inputs_;  ///< arguments of combine(), kept to save allocations
   std::vector<std::byte*> outputs_;
 };
