@@ -67,31 +67,31 @@ endif()
 list(PREPEND P3D_FOUND_REPORT "C++20 compiler|${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}|everything")
 p3d_need(Kokkos p3d_kokkos "${P3D_KOKKOS_VERSION}" 3.4 "kernels${P3D_KOKKOS_NOTE}"
   libtrilinos-kokkos-dev kokkos)
-p3d_need(Kokkos-Kernels p3d_kokkoskernels "${P3D_KOKKOSKERNELS_VERSION}" 3.4 "matrix products"
+p3d_need(Kokkos-Kernels p3d_kokkoskernels "${P3D_KOKKOSKERNELS_VERSION}" 3.4 "GEMMs"
   libtrilinos-kokkos-kernels-dev kokkos-kernels+blas)
 
 find_package(BLAS QUIET)  # p3d itself only sets its thread count
-p3d_need(BLAS BLAS::BLAS "" "" "matrix products below Kokkos-Kernels" libopenblas-dev openblas)
+p3d_need(BLAS BLAS::BLAS "" "" "GEMMs below Kokkos-Kernels" libopenblas-dev openblas)
 
 # The vendors' own BLAS, for what Kokkos-Kernels has no path: GEMMs of 16-bit matrices.
 if("${Kokkos_DEVICES}" MATCHES "CUDA")
   find_package(CUDAToolkit QUIET)
-  p3d_need(cuBLAS CUDA::cublas "${CUDAToolkit_VERSION}" 11.0 "16-bit matrix products" nvidia-cuda-toolkit cuda)
+  p3d_need(cuBLAS CUDA::cublas "${CUDAToolkit_VERSION}" 11.0 "16-bit GEMMs" nvidia-cuda-toolkit cuda)
 elseif("${Kokkos_DEVICES}" MATCHES "HIP")
   find_package(rocblas QUIET)
-  p3d_need(rocBLAS roc::rocblas "${rocblas_VERSION}" "" "16-bit matrix products" librocblas-dev rocblas)
+  p3d_need(rocBLAS roc::rocblas "${rocblas_VERSION}" "" "16-bit GEMMs" librocblas-dev rocblas)
 elseif("${Kokkos_DEVICES}" MATCHES "SYCL")
   find_package(MKL CONFIG QUIET)
-  p3d_need(oneMKL MKL::MKL_SYCL::BLAS "${MKL_VERSION}" 2024.0 "16-bit matrix products" intel-oneapi-mkl-devel
+  p3d_need(oneMKL MKL::MKL_SYCL::BLAS "${MKL_VERSION}" 2024.0 "16-bit GEMMs" intel-oneapi-mkl-devel
     intel-oneapi-mkl)
 endif()
 
 # Optional. Of oneDNN's threads only OpenMP's can be told to be one. A build for GPUs has no products on the host.
-option(P3D_WITH_ONEDNN "Use oneDNN, where it is found, for fp32 and 16-bit matrix products on the host" ON)
+option(P3D_WITH_ONEDNN "Use oneDNN, where it is found, for fp32 and 16-bit GEMMs on the host" ON)
 set(P3D_ONEDNN FALSE)
 set(state "off (P3D_WITH_ONEDNN)")
 if("${Kokkos_DEVICES}" MATCHES "CUDA|HIP|SYCL")
-  set(state "not looked for: matrix products are the GPU's")
+  set(state "not looked for: GEMMs are the GPU's")
 elseif(P3D_WITH_ONEDNN)
   # A oneDNN with OpenCL ends the configure step where OpenCL's own files are missing, and Debian only recommends them.
   find_package(OpenCL QUIET)
@@ -116,7 +116,7 @@ elseif(P3D_WITH_ONEDNN)
     set(state "${dnnl_VERSION}")
   endif()
 endif()
-set(P3D_OPTIONAL_REPORT "oneDNN|${state}|fp32 and 16-bit matrix products on the host")
+set(P3D_OPTIONAL_REPORT "oneDNN|${state}|fp32 and 16-bit GEMMs on the host")
 
 option(P3D_WITH_SENTENCEPIECE "Use SentencePiece, where it is found, for tokenizers in .model files" ON)
 set(P3D_SENTENCEPIECE FALSE)

@@ -12,8 +12,8 @@ packages=(
   g++ cmake ninja-build ccache git python3        # to build; git and python3 also for tests
   mpich libmpich-dev                              # messages between ranks
   libhdf5-mpich-dev                               # checkpoints
-  libtrilinos-kokkos-dev libtrilinos-kokkos-kernels-dev libopenblas-dev  # kernels and matrix products
-  libdnnl-dev ocl-icd-opencl-dev                  # optional: matrix products of bfloat16 (its CMake files want both)
+  libtrilinos-kokkos-dev libtrilinos-kokkos-kernels-dev libopenblas-dev  # kernels and GEMMs
+  libdnnl-dev ocl-icd-opencl-dev                  # optional: GEMMs of bfloat16 (its CMake files want both)
   libtomlplusplus-dev libcli11-dev libfmt-dev librandom123-dev libxxhash-dev
   nlohmann-json3-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev  # tokenizers, models and texts in files
   libsentencepiece-dev                            # optional: tokenizers in .model files

@@ -24,7 +24,7 @@ class P3d(CMakePackage, CudaPackage, ROCmPackage):
     variant("openmp", default=True, when="~cuda~rocm~sycl",
             description="Threads on the host; without it one core a rank")
     variant("onednn", default=True, when="~cuda~rocm~sycl target=x86_64:",
-            description="bf16 matrix products by oneDNN, on processors with AVX512-BF16 or AMX")
+            description="bf16 GEMMs by oneDNN, on processors with AVX512-BF16 or AMX")
     variant("nccl", default=True, when="+cuda", description="Collectives on GPU memory by NCCL")
     variant("rccl", default=True, when="+rocm", description="Collectives on GPU memory by RCCL")
     variant("sycl", default=False, description="GPUs of Intel")
