@@ -2,6 +2,7 @@
 // Finds, opens and loads the model of a command that does not train. The command line may name a checkpoint, the folder
 // of a run (its newest valid checkpoint is taken) or a folder in Hugging Face form. The file may come from anywhere:
 // its input says how large the model is, so it is compared with the stored arrays before memory is taken for it.
+// Example: for runs/mine it takes runs/mine/checkpoints/mine-00000060.h5 when that is the newest valid file.
 #include "stored_model.hpp"
 
 #include "words.hpp"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Makes files of tokens of text, on any number of ranks and threads. The text is cut into parts that do not depend on
 // these numbers; each part becomes files of its own, and the parts are joined in order at the end. So the result has
-// the same bytes on one rank and on a hundred, and after an interruption only the missing parts are made.
+// the same bytes on one rank and on a hundred, and after an interruption only the missing parts are made. Example:
+// mpiexec -n 4 p3d data tokenize LICENSE --out licence writes licence.bin and licence.idx.
 #include "tokenize_command.hpp"
 
 #include "guard.hpp"

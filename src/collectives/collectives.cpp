@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives and messages on views: each call makes the buffer of its operation (staging.hpp), starts the operation of
-// room comm in it and attaches the buffer to the request.
+// room comm in it and attaches the buffer to the request. Example: an all-reduce of a contiguous view [2, 3] is one of
+// 6 elements.
 #include <p3d/collectives/collectives.hpp>
 
 #include <p3d/base/error.hpp>

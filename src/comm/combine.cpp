@@ -2,7 +2,7 @@
 // Reductions of arrays on the host. Two or four inputs, which are the most frequent numbers, are combined in one pass
 // over memory; other numbers in blocks that fit the first cache. Both ways apply the operation in the order of the
 // inputs, so they give the same bits. 16-bit numbers are widened to float, kept wide until all inputs have been added,
-// and rounded once.
+// and rounded once. Example: the sum of four inputs is ((a + b) + c) + d for every element.
 #include "combine.hpp"
 
 #include <p3d/base/float16.hpp>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The mesh: its communicators are made once, at the start, by MPI_Cart_create and MPI_Cart_sub. A group is a mask of
 // dimensions. Two groups whose masks differ only in dimensions of size 1 hold the same ranks, so find() accepts one for
-// the other.
+// the other. Example: with pp = 1 the groups of tp and of tp x pp share one communicator.
 #include <p3d/comm/mesh.hpp>
 
 #include <p3d/base/error.hpp>

@@ -2,7 +2,8 @@
 // From text to Config in six steps: the preset, the folder of model.load, the entries of the file and of the command
 // line in their order, the values that follow from others, the rules between keys, and the errors in reading order. An
 // error does not end the work: a key whose value is lost is marked so, rules that need it keep quiet, and all other
-// errors are still found.
+// errors are still found. Example: model.heads = "x" is an error at its place, and the rule that model.heads divides
+// model.hidden keeps quiet.
 #include <p3d/config/parse.hpp>
 
 #include "config/files.hpp"

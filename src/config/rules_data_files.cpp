@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rules of the training data: the files are there, their format knows what other keys need (where documents end,
 // how they are ordered), and the weights of a blend are whole numbers. Files are looked for and not opened: what is in
-// them is checked by room data.
+// them is checked by room data. Example: data.path = "corpus" in format "megatron" asks for corpus.bin and corpus.idx.
 #include "config/files.hpp"
 #include "config/rules.hpp"
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rules of [memory]: each key must have something to act on. A key that would have no effect is an error, with the
-// key that it needs: an input that looks as if it saved memory and does not would be found out hours later.
+// key that it needs: an input that looks as if it saved memory and does not would be found out hours later. Example:
+// memory.shard = "optimizer" with one replica is refused, as nothing would be divided.
 #include "config/rules.hpp"
 
 #include <p3d/base/text.hpp>

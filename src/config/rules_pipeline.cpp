@@ -2,7 +2,7 @@
 // The rules of [pipeline], and of options that change a schedule. How many stages a rank has is known to the schedule
 // alone; errors that depend on it are found when the schedule is made. A rule here catches the errors that need no
 // schedule: too few layers, a list that does not sum to model.layers, a key that the schedule does not read, and
-// options that exclude each other.
+// options that exclude each other. Example: pipeline.layers_per_stage = [2, 2] is refused here for a model of 5 layers.
 #include "config/divide.hpp"
 #include "config/files.hpp"
 #include "config/rules.hpp"

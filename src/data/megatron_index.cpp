@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads an index of Megatron-LM in place. Everything that the file says is checked before it is used: the header and
 // sizes when it is opened, a sequence or a document whenever it is asked for. A token's sequence is found by binary
-// search over the first bytes of the sequences.
+// search over the first bytes of the sequences. Example: sequences begin at bytes 0, 10 and 14, with 2 bytes a token;
+// then token 6 is in the second one.
 #include "data/megatron_index.hpp"
 
 #include <fmt/format.h>

@@ -2,6 +2,7 @@
 // The swap file's two sides. The caller checks a request, puts it into a queue and later waits for it. The thread takes
 // one request after the other and moves it in pieces of 4 MiB through a buffer of its own, so that the caller's memory
 // is touched only for the time of a copy: destroying a request waits for one piece at most, never for the disk.
+// Example: a request of 10 MiB is moved as pieces of 4, 4 and 2 MiB.
 #include <p3d/device/swap_file.hpp>
 
 #include <p3d/base/error.hpp>

@@ -2,7 +2,8 @@
 // The lock of a folder. The owner holds a lock of the system (fcntl) where there is one, and stamps the file at every
 // beat of its heart. A second run decides in try_take() from the file's text whether the owner still lives: on the same
 // host by its process, on another host by whether the stamp moves. Stamps are compared with the clock that makes them,
-// the file server's, not with this host's.
+// the file server's, not with this host's. Example: the owner was killed on another host; its stamp no longer moves, so
+// the second run takes the lock.
 #include <p3d/io/folder_lock.hpp>
 
 #include "failure.hpp"

@@ -2,7 +2,8 @@
 // Reads the parts of all ranks from a checkpoint of any layout. Replicas hold the same rectangle, and share the work in
 // one of two ways (LoadBy): `each` where they are on one node, so that the node's page cache serves all but the first
 // reader; `rounds` elsewhere, where each element is read once and broadcast. The rank that reads its own share of a
-// part also adds the share's checksum, so that every element counts once.
+// part also adds the share's checksum, so that every element counts once. Example: a matrix whose rows were divided
+// over 4 ranks is read by 2 ranks, half of its rows each.
 #include "checksum.hpp"
 #include "posix_file.hpp"
 #include "slices.hpp"

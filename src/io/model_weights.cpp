@@ -2,7 +2,8 @@
 // Reads a model in Hugging Face form. The tensors of the files must be just those that config.json implies: a missing
 // one, an unknown one or another shape is an error, since p3d would otherwise compute something else without a word.
 // layout::hugging_face_layout says where each parameter lies; GPT-2 stores its matrices as [in, out], p3d as [out, in],
-// so those are transposed while they are read.
+// so those are transposed while they are read. Example: GPT-2's h.0.attn.c_attn.weight [768, 2304] holds q, k and v of
+// layer 0.
 #include <p3d/io/model_weights.hpp>
 
 #include "checksum.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files by descriptor, with pread and pwrite. Each call to the system stands inside a FileOperation, so that one that
 // never returns is reported (file_watch.hpp), and is repeated when a signal interrupts it (EINTR) or when it moves
-// fewer bytes than were asked for.
+// fewer bytes than were asked for. Example: a pread that gives 1 MiB of 4 is called again for the other 3.
 #include "posix_file.hpp"
 
 #include "open_regular.hpp"

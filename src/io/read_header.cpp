@@ -2,6 +2,7 @@
 // Reads everything of a checkpoint but its numbers. read_here() reads the file on one process and believes nothing:
 // each number has limits, and the arrays must be just the extents of the seal. For a collective read, rank 0 reads and
 // broadcasts the result, or the error, in a small binary form (Packer), so that one process alone touches the file.
+// Example: an array that the seal does not list is an error.
 
 #include "hdf5_read.hpp"
 #include "seal.hpp"

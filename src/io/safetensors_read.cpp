@@ -2,7 +2,7 @@
 // Reads safetensors files of strangers. read_safetensors() checks every number of the header before it is used: sizes
 // against the file, offsets against shapes, and that the tensors cover the data without a hole or an overlap. A folder
 // of several files is read through its index. TensorReader then reads pieces of a tensor at their offsets and widens
-// them.
+// them. Example: a tensor of type F32 and shape [2, 3] must have 24 bytes.
 #include <p3d/io/safetensors.hpp>
 
 #include "open_regular.hpp"

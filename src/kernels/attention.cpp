@@ -2,7 +2,7 @@
 // The choice between attention's form for devices (attention_gemm.cpp), its form for the host (attention_blas.cpp) and
 // a vendor's library (attention_fused.hpp), and the functions that do not depend on the form. A call goes to the
 // library only if it is whole causal attention in 16 bits on a device; if the library refuses it, it takes the form for
-// devices.
+// devices. Example: a call in fp32 on a device takes the form for devices.
 
 #include <p3d/device/environment.hpp>
 

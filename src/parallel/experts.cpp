@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages of mixture-of-experts layers. A plan (layout::ExpertDispatch) says which rows go to which rank in which
 // pass; here the rows are sent in one exchange and the rows of this rank itself are copied. Each rank begins with its
-// successor, so that not all send to the same rank at first.
+// successor, so that not all send to the same rank at first. Example: of 4 ranks, rank 1 sends to 2, 3 and 0.
 #include <p3d/parallel/experts.hpp>
 
 #include <p3d/base/error.hpp>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ceiling of the MFU: the model's GEMMs, each timed alone, on all ranks at once. The time of a step that consists
-// of nothing else gives the FLOP/s that this machine could reach with this model.
+// of nothing else gives the FLOP/s that this machine could reach with this model. Example: a step of 2 s whose GEMMs
+// alone take 1.6 s has an MFU of 0.8.
 #include <p3d/report/ceiling.hpp>
 
 #include <p3d/base/timer.hpp>

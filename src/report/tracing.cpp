@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The trace of a run. Each rank records its actions with its own clock; the clocks are compared with rank 0's at the
 // beginning and at the end, and each recorded time is moved to rank 0's clock by a straight line between the two. Rank
-// 0 gathers the steps of all ranks and writes the report's files.
+// 0 gathers the steps of all ranks and writes the report's files. Example: a clock that is 2 ms ahead at the beginning
+// and 4 ms at the end counts as 3 ms ahead in the middle.
 #include <p3d/report/tracing.hpp>
 
 #include <p3d/base/error.hpp>
