@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The buffers of a stage as a table, one row a buffer. What a layer allocates, keeps, discards, remakes and offloads,
-// what a rank needs of memory, and what `p3d --check --verbose` lists all follow from these rows; room model makes the
-// view of each.
+// The buffers of a stage as a table, one row a buffer. What a layer allocates, keeps, discards, recomputes and
+// offloads, what a rank needs of memory, and what `p3d --check --verbose` lists all follow from these rows; room model
+// makes the view of each.
 //
 // A row is (group, name, form, element, shape, class, text):
 //   group    the struct of views that has it
@@ -262,10 +262,11 @@ std::int64_t bytes_of(BufferSet const& set, BlockSizes const& s, ElementBytes e)
 
 /// The buffers of a layer that forward leaves for backward, without the input.
 BufferSet saved_buffers();
-/// The saved buffers that forward discards in layer l of a stage: they lie in scratch, and backward remakes them there.
+/// The saved buffers that forward discards in layer l of a stage: they lie in scratch, and backward recomputes them
+/// there.
 BufferSet discarded_buffers(StageRecompute const& stage, int l);
-/// The discarded buffers that the weight part of a split backward reads, or finds gradients in. The input part remakes
-/// them into a set that lives until then. Weight gradients of routed experts come with the input part.
+/// The discarded buffers that the weight part of a split backward reads, or finds gradients in. The input part
+/// recomputes them into a set that lives until then. Weight gradients of routed experts come with the input part.
 BufferSet rebuilt_buffers(StageRecompute const& stage, int l);
 
 }  // namespace p3d::layout

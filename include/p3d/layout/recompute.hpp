@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Activation recomputation (Chen et al., arXiv 1604.06174; Korthikanti et al., arXiv 2205.05198): the activations that
-// a stage discards after its forward pass, layer by layer, and remakes in its backward pass. Plain integers.
+// a stage discards after its forward pass, layer by layer, and recomputes in its backward pass. Plain integers.
 
 #include <p3d/layout/stages.hpp>
 
@@ -27,13 +27,13 @@ struct LayerRecompute {
 enum class KeptInput {
   whole,   ///< whole on every rank of tp
   shared,  ///< divided over the ranks of tp
-  none     ///< not kept: it is remade from an earlier layer's input
+  none     ///< not kept: it is recomputed from an earlier layer's input
 };
 
 /// The recomputation of one stage.
 struct StageRecompute {
   std::vector<LayerRecompute> layers;  ///< one for each layer of the stage, in order
-  /// The number of full layers in a row that keep one input and are remade one after the other. Above 1, the full
+  /// The number of full layers in a row that keep one input and are recomputed one after the other. Above 1, the full
   /// layers are the first ones.
   int group = 1;
   int slots_kept = 0;          ///< slots below this number keep everything
@@ -43,7 +43,7 @@ struct StageRecompute {
   bool any() const;
   int num_layers() const { return static_cast<int>(layers.size()); }
   LayerRecompute const& layer(int l) const { return layers[static_cast<std::size_t>(l)]; }
-  /// The first layer of the group that is remade with layer l: a full layer's group, otherwise l alone.
+  /// The first layer of the group that is recomputed with layer l: a full layer's group, otherwise l alone.
   int group_begin(int l) const;
   /// The end of that group.
   int group_end(int l) const;
@@ -69,10 +69,10 @@ StageRecompute no_recompute(StageMap const& stages, int stage);
 /// The sets of buffers that a stage needs, and what its layers recompute.
 struct StageActivations {
   int slots = 1;    ///< activation slots
-  int rebuilt = 0;  ///< sets of remade activations that live from I to W (schedule::split_backwards_at_a_time)
+  int rebuilt = 0;  ///< sets of recomputed activations that live from I to W (schedule::split_backwards_at_a_time)
   StageRecompute recompute;
   /// The number of microbatches that are offloaded at a time (schedule::offloaded_activations). Where there are some,
-  /// all slots are alike, and each has a set of its own of remade activations, if any.
+  /// all slots are alike, and each has a set of its own of recomputed activations, if any.
   int offload_places = 0;
   /// True when offloaded microbatches include their gradients.
   bool offload_gradients = false;

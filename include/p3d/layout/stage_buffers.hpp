@@ -14,8 +14,8 @@
 
 namespace p3d::layout {
 
-/// A buffer of one set of several that are alike: `index` is the layer of a stage, from 0, the number of a remade set,
-/// or the slot of a part of the vocabulary.
+/// A buffer of one set of several that are alike: `index` is the layer of a stage, from 0, the number of a recomputed
+/// set, or the slot of a part of the vocabulary.
 struct TakenBuffer {
   Buffer buffer;
   int index = 0;
@@ -36,7 +36,7 @@ struct SlotBuffers {
 };
 SlotBuffers slot_buffers(config::Config const& config, StageMap const& stages, int stage,
                          StageRecompute const& recompute);
-/// The buffers of a set that the input part of a split backward remakes.
+/// The buffers of a set that the input part of a split backward recomputes.
 TakenBuffers rebuilt_set(StageRecompute const& recompute);
 
 /// The scratch that discarded activations need on a rank.
@@ -48,12 +48,12 @@ struct RecomputeScratch {
 
   /// Adds the needs of one more stage of the rank.
   void add(StageRecompute const& stage);
-  /// True when both norms' outputs are remade in one buffer, one after the other, as no full layer needs them at a
-  /// time. With sequence parallelism they are remade where they are gathered.
+  /// True when both norms' outputs are recomputed in one buffer, one after the other, as no full layer needs them at a
+  /// time. With sequence parallelism they are recomputed where they are gathered.
   bool one_norm() const;
   bool operator==(RecomputeScratch const&) const = default;
 };
-/// The sets in which forward leaves what it discards, and backward remakes it, and the inputs of their layers.
+/// The sets in which forward leaves what it discards, and backward recomputes it, and the inputs of their layers.
 /// `sequence`: BlockSizes::sequence.
 TakenBuffers remade_buffers(RecomputeScratch const& recompute, bool sequence);
 /// The slots of a rank's part of a divided vocabulary: two of E, two of G, two of S and T.
@@ -66,7 +66,7 @@ struct BufferBytes {
   BufferBytes& operator+=(BufferBytes const& other);
 };
 
-/// Bytes of all slots and remade sets of a stage.
+/// Bytes of all slots and recomputed sets of a stage.
 BufferBytes stage_bytes(config::Config const& config, StageMap const& stages, int stage, StageActivations const& sets,
                         ElementBytes e);
 /// Bytes of a microbatch of a stage that is offloaded; `gradients`: between I and W.

@@ -44,8 +44,8 @@ double flops_per_token(config::Config const& config);
 double model_flops_per_step(config::Config const& config);
 
 /// Operations per token that recomputation adds to a backward pass of a stage whose first layer is `first_layer` of the
-/// model. A full layer's forward is remade without the matrix behind the activation function (its result is needed only
-/// inside a group of layers), and without the one behind attention where the sum behind that is kept.
+/// model. A full layer's forward is recomputed without the matrix behind the activation function (its result is needed
+/// only inside a group of layers), and without the one behind attention where the sum behind that is kept.
 double recompute_flops_per_token(config::Config const& config, layout::StageRecompute const& stage,
                                  std::int64_t first_layer, Keys keys);
 
