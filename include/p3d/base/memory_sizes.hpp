@@ -30,6 +30,10 @@ constexpr std::int64_t attention_panel_bytes(std::int64_t keys, std::int64_t hea
   return 2 * keys * head_dim * static_cast<std::int64_t>(sizeof(float));
 }
 
+/// The bytes in which a communicator of NCCL keeps the summands of other ranks, for sums in a fixed order
+/// (comm/nccl.hpp). Longer buffers are added in segments.
+inline constexpr std::int64_t fixed_order_workspace = std::int64_t{16} << 20;
+
 /// The tokens that one thread counts and places one after the other when choices are sorted by expert.
 constexpr std::int64_t sorted_tokens(bool on_device) { return on_device ? 16 : 1024; }
 /// The integers that sorting choices by expert works in (kernels::sort_by_expert).

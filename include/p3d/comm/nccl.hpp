@@ -26,6 +26,7 @@
 // text, after its abort. A wait that outlasts wait_policy().timeout_s ends all ranks as wait.hpp says, with all
 // communicators aborted first, so that no kernel of NCCL stays on a GPU.
 
+#include <p3d/base/memory_sizes.hpp>
 #include <p3d/comm/communicator.hpp>
 
 #include <cstddef>
@@ -34,9 +35,6 @@
 #include <string>
 
 namespace p3d::comm {
-
-/// The default of DeviceSums::workspace(), in bytes; longer buffers are added in segments.
-inline constexpr std::int64_t fixed_order_workspace = std::int64_t{16} << 20;
 
 /// Additions on a device, for sums in a fixed order. Room comm has no device code, so another room implements this.
 class DeviceSums {
@@ -60,7 +58,7 @@ public:
   DeviceSums& operator=(DeviceSums const&) = delete;
   virtual ~DeviceSums();
   /// Bytes of GPU memory that each communicator takes for arriving summands.
-  virtual std::int64_t workspace() const { return fixed_order_workspace; }
+  virtual std::int64_t workspace() const { return base::fixed_order_workspace; }
   /// Allocates GPU memory.
   virtual std::shared_ptr<std::byte> allocate(std::int64_t bytes) = 0;
   /// Launches an addition on its stream and returns.

@@ -4,6 +4,7 @@
 // workspace from the table of buffers (run_plan.hpp adds them up). An example: AdamW in fp32 on one rank takes 4 bytes
 // of weights, 4 of gradients and 8 of moments for each parameter.
 
+#include <p3d/base/memory_sizes.hpp>
 #include <p3d/layout/buffers.hpp>
 #include <p3d/layout/params.hpp>
 #include <p3d/layout/shards.hpp>
@@ -99,9 +100,11 @@ inline constexpr std::int64_t gpu_context_bytes = std::int64_t{512} << 20;
 /// gpu_context_bytes, two handles of the GEMM library (p3d's and Kokkos-Kernels'), each with a workspace of 32 MiB
 /// (cuBLAS' default on Hopper), and the buffers of `communicators` of NCCL (4 MiB, NCCL_BUFFSIZE, to and from two
 /// neighbours in each of 16 channels). These are estimates too; `p3d` grades the prediction at the end of a run.
-constexpr std::int64_t gpu_library_bytes(int communicators) {
+/// Where sums have a `fixed_order`, the memory in which each of these communicators adds is counted exactly.
+constexpr std::int64_t gpu_library_bytes(int communicators, bool fixed_order) {
   constexpr std::int64_t mib = std::int64_t{1} << 20;
-  return gpu_context_bytes + 2 * 32 * mib + communicators * 16 * 4 * 4 * mib;
+  return gpu_context_bytes + 2 * 32 * mib +
+         communicators * (16 * 4 * 4 * mib + (fixed_order ? base::fixed_order_workspace : 0));
 }
 
 /// Bytes of the buffers through which offloaded state is reloaded and written back (engine/offloaded_state.hpp: three

@@ -57,6 +57,25 @@ TEST(RunPlan, ManyStages) {
   EXPECT_EQ(engine::make_run_plan(uneven).stages.num_layers(), 65536);
 }
 
+// With tp = 2 there is one group of more than one rank: NCCL's own buffers, and the memory that adds in a fixed order.
+TEST(RunPlan, CountsTheMemoryOfNccl) {
+  auto const libraries = [](std::vector<std::string> const& overrides, plan::Platform const& platform) {
+    return plan::make_run_plan(input(overrides), platform).memory_of(0).libraries;
+  };
+  plan::Platform const mpi{.gpu = true, .device_form = true, .host_reaches_views = false}, nccl = [&] {
+    auto p = mpi;
+    p.nccl = true;
+    return p;
+  }();
+  std::vector<std::string> const one{"parallel.tp=1"}, two{"parallel.tp=2"},
+      any_order{"parallel.tp=2", "run.deterministic=false"};
+  std::int64_t const mib = std::int64_t{1} << 20;
+  EXPECT_EQ(libraries(two, {}), 0);
+  EXPECT_EQ(libraries(one, nccl), libraries(two, mpi));
+  EXPECT_EQ(libraries(any_order, nccl), libraries(two, mpi) + 256 * mib);
+  EXPECT_EQ(libraries(two, nccl), libraries(two, mpi) + (256 + 16) * mib);
+}
+
 TEST(RunPlan, ManyRanks) {
   auto const wide = input(
       {"parallel.pp=64", "model.layers=64", "parallel.dp=1048576", "parallel.order=pp-dp-tp", "batch.microbatches=8"});
