@@ -82,8 +82,8 @@ std::string input_help() {
 
 /// A hint after a word that was meant as a command: the nearest command, or how training is started.
 std::string what_to_type(std::string const& word, std::string const& next) {
-  auto const near = base::nearest(
-      word, {"schedule", "mesh", "checkpoint", "data", "generate", "eval", "report", "import", "export", "tokenizer"});
+  auto const near = base::nearest(word, {"schedule", "mesh", "plan", "checkpoint", "data", "generate", "eval", "report",
+                                         "import", "export", "tokenizer"});
   return near.empty() ? fmt::format("p3d {} trains; p3d --help lists the commands", next)
                       : fmt::format("did you mean p3d {} {}? p3d --help lists the commands", near, next);
 }

@@ -24,9 +24,6 @@ namespace {
 using layout::Axis;
 using layout::AxisSet;
 
-// The largest value of --ranks and --rank: a rank is an int, and so are sums of a few.
-constexpr std::uint64_t most_mesh_ranks = 1U << 30;
-
 constexpr char const* mesh_footer =
     "Examples:\n"
     "  p3d mesh inputs/quickstart.toml --ranks 8\n"
@@ -144,8 +141,8 @@ int mesh_command(int argc, char** argv) {
   app.add_option("input", words, "input.toml, then overrides of its keys: section.key=value")
       ->type_name("FILE [KEY=VALUE ...]");
   app.add_option("--ranks", ranks, "number of ranks to assume; without it, what the input says")
-      ->check(count_from(1, most_mesh_ranks));
-  app.add_option("--rank", rank, "only this rank, with its groups in full")->check(count_from(0, most_mesh_ranks));
+      ->check(count_from(1, most_ranks));
+  app.add_option("--rank", rank, "only this rank, with its groups in full")->check(count_from(0, most_ranks));
   app.add_flag("--csv", csv, "one row for each rank, as CSV");
   if (auto const code = parse_words(app, argc, argv)) return *code;
   if (launcher_rank() != 0) return 0;

@@ -30,9 +30,6 @@
 namespace p3d::app {
 namespace {
 
-// The largest value of --ranks: a rank is an int, and so are sums of a few.
-constexpr std::uint64_t most_ranks = 1U << 30;
-
 /// The options of all subcommands.
 struct Options {
   std::vector<std::string> words;  ///< input file and overrides of its keys

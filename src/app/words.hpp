@@ -6,12 +6,16 @@
 
 #include <CLI/CLI.hpp>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace p3d::app {
+
+/// The largest value of --ranks and --rank: a rank is an int, and so are sums of a few.
+inline constexpr std::uint64_t most_ranks = 1U << 30;
 
 /// Lines about files of folders that are not text: the first 20, and how many more.
 std::vector<std::string> left_out_lines(std::vector<std::string> const& files);

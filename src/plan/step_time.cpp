@@ -1,0 +1,472 @@
+// SPDX-License-Identifier: Apache-2.0
+// Predicts a step. A layer is counted once and multiplied: all layers of a stage and all microbatches are alike. The
+// stage that is longest sets the pace of a pipeline; the others and the ends of the pipeline are its bubble.
+#include <p3d/plan/step_time.hpp>
+
+#include <p3d/base/enum_names.hpp>
+#include <p3d/base/error.hpp>
+#include <p3d/base/text.hpp>
+#include <p3d/layout/stages.hpp>
+#include <p3d/plan/machine_time.hpp>
+#include <p3d/plan/memory.hpp>
+#include <p3d/plan/model_cost.hpp>
+#include <p3d/plan/run_plan.hpp>
+#include <p3d/plan/traffic.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace p3d::plan {
+namespace {
+
+/// Seconds of one pass of a layer by part. Launches hide behind work in part.
+struct Pass {
+  double gemm_input = 0, gemm_weight = 0;  ///< of backward; forward has its GEMMs in gemm_input
+  double attention = 0, memory = 0, tensor = 0, context = 0, experts = 0, launches = 0;
+  double work() const { return gemm_input + gemm_weight + attention + memory + tensor + context + experts; }
+  double whole() const { return work() + launches; }
+};
+
+/// Linears of a layer on one rank that are one launch: `count` times [rows, k] x [k, n].
+struct Linear {
+  double n = 0, k = 0, rows = 0, count = 1;
+  bool fp8 = true;  ///< in fp8 where the generation has it
+};
+
+/// What a layer costs on one rank, for a microbatch.
+struct LayerTime {
+  Pass forward, backward;
+  double remade = 0;      ///< seconds of what backward remakes
+  double accumulate = 0;  ///< seconds in which a microbatch's gradients are added to those before it
+  double gathers = 0;     ///< seconds that forward and backward wait for divided weights and gradients
+  double parameters = 0;  ///< of a rank, without those of experts
+  double expert_parameters = 0;
+  double seconds() const { return forward.whole() + backward.whole() + remade + accumulate + gathers; }
+};
+
+class StepModel {
+public:
+  StepModel(config::Config const& c, config::Cluster const& cluster, KernelGeneration const& kernels);
+  StepTime predict();
+
+private:
+  using P = TimePart;
+  double tp() const { return c_.parallel.tp; }
+  RankGroup tensor_group() const { return {c_.parallel.tp, 1}; }
+  RankGroup replicas() const { return {c_.parallel.dp, std::int64_t{c_.parallel.tp} * c_.parallel.cp}; }
+  RankGroup expert_replicas() const;
+  double replica_gather(double bytes) const { return gather_seconds(cluster_, replicas(), bytes); }
+  double stream_seconds(double bytes) const {
+    return bytes / (cluster_.device.bandwidth * cluster_.device.bandwidth_share);
+  }
+  bool shards(config::Shard shard) const { return c_.memory.shard == shard && c_.parallel.dp > 1; }
+  /// The seconds that launches add to so much work.
+  double added(double work, double launches) const;
+
+  std::vector<Linear> linears(std::int64_t layer) const;
+  double gemms(std::int64_t layer, bool weight, bool input) const;
+  LayerTime layer_time(std::int64_t layer) const;
+  double attention_products(std::int64_t layer) const;
+  double memory_traffic(std::int64_t layer) const;
+  double expert_exchange(std::int64_t layer) const;
+  double context_exchange(double attention) const;
+  double gathers(LayerTime const& t) const;
+  double head_seconds() const;
+  double embedding_seconds() const;
+  double message_seconds_between_stages() const;
+  double data_seconds(std::vector<LayerTime const*> const& stage, double parameters, double expert_parameters) const;
+
+  config::Config const& c_;
+  config::Cluster const& cluster_;
+  KernelGeneration const& k_;
+  double peak_ = 0;        ///< operations per second of 16 bits, or of run.precision
+  bool fp8_ = false;       ///< linears of layers compute in fp8
+  double bytes_ = 2;       ///< of a number that layers store
+  double tokens_ = 0;      ///< of a microbatch on a rank
+  double width_ = 0;       ///< model.hidden
+  double gates_ = 1;       ///< matrices of the MLP before its activation
+  double vocabulary_ = 0;  ///< rows of the embedding on a rank
+  double microbatches_ = 1;
+};
+
+StepModel::StepModel(config::Config const& c, config::Cluster const& cluster, KernelGeneration const& kernels)
+    : c_(c), cluster_(cluster), k_(kernels) {
+  auto const& m = c.model;
+  peak_ = cluster.peak(c.run.precision);
+  // Both 16-bit types have the same units.
+  if (peak_ == 0 && config::is_16bit(c.run.precision)) peak_ = std::max(cluster.device.bf16, cluster.device.fp16);
+  if (peak_ == 0)
+    base::refuse(fmt::format("a device with a rate for run.precision = \"{}\"", base::to_string(c.run.precision)),
+                 fmt::format("none in [device] of {}", cluster.name), "run.precision",
+                 "choose another precision, or add the rate to the cluster file");
+  fp8_ = kernels.fp8 && cluster.device.fp8 > 0;
+  bytes_ = static_cast<double>(type_bytes(c).storage);
+  tokens_ = std::floor(static_cast<double>(c.batch.micro * m.seq_len) / c.parallel.cp);
+  width_ = static_cast<double>(m.hidden);
+  gates_ = m.activation == config::Activation::swiglu ? 2 : 1;
+  microbatches_ = static_cast<double>(c.batch.microbatches);
+  double const parts = tp() * (c.divides_vocabulary() ? c.parallel.pp : 1);
+  auto const multiple = static_cast<double>(kernels.vocab_multiple), rows = static_cast<double>(m.vocab_size);
+  vocabulary_ = multiple == 1 ? std::floor(rows / parts) : std::ceil(rows / (multiple * parts)) * multiple;
+}
+
+RankGroup StepModel::expert_replicas() const {
+  auto const& p = c_.parallel;
+  std::int64_t const inside = std::int64_t{p.ep} * p.etp;
+  return {std::max<std::int64_t>(1, std::int64_t{p.tp} * p.cp * p.dp / inside), inside};
+}
+
+double StepModel::added(double work, double launches) const {
+  double const floor = launches * cluster_.device.launch;
+  if (work <= 0) return floor;
+  return work * (std::pow(1 + std::pow(floor / work, k_.overlap), 1 / k_.overlap) - 1);
+}
+
+std::vector<Linear> StepModel::linears(std::int64_t layer) const {
+  auto const& m = c_.model;
+  auto const q = static_cast<double>(m.heads * m.head_dim()), kv = static_cast<double>(m.kv_heads * m.head_dim());
+  std::vector<Linear> out{{(q + 2 * kv) / tp(), width_, tokens_}, {width_, q / tp(), tokens_}};
+  auto const mlp = [&](double ffn, double rows, double count) {
+    out.push_back({gates_ * ffn, width_, rows, count});
+    out.push_back({width_, ffn, rows, count});
+  };
+  if (!m.has_experts(layer)) {
+    mlp(static_cast<double>(m.ffn) / tp(), tokens_, 1);
+    return out;
+  }
+  // Balanced experts: a rank gets as many rows as it gives.
+  auto const& p = c_.parallel;
+  double const experts = std::floor(static_cast<double>(m.moe.experts) / p.ep);
+  double const rows = tokens_ / tp() * static_cast<double>(m.moe.top_k) * p.etp;
+  mlp(static_cast<double>(m.moe.ffn) / p.etp, std::max(1.0, std::floor(rows / experts)), experts);
+  if (m.moe.shared_ffn > 0) mlp(static_cast<double>(m.moe.shared_ffn) / tp(), tokens_, 1);
+  out.push_back({static_cast<double>(m.moe.experts), width_, tokens_, 1, false});  // the router
+  return out;
+}
+
+/// Seconds of a layer's linears in one pass: forward; or, for backward, the gradients of inputs or of weights.
+double StepModel::gemms(std::int64_t layer, bool weight, bool input) const {
+  double sum = 0;
+  for (auto const& l : linears(layer)) {
+    bool const fp8 = fp8_ && l.fp8;
+    GemmType const type{fp8 ? cluster_.device.fp8 : peak_, weight, fp8};
+    sum += weight  ? gemm_seconds(cluster_, type, l.n, l.k, l.rows, l.count)
+           : input ? gemm_seconds(cluster_, type, l.rows, l.k, l.n, l.count)
+                   : gemm_seconds(cluster_, type, l.rows, l.n, l.k, l.count);
+  }
+  return sum;
+}
+
+/// Seconds of the products of attention's forward. Batched GEMMs of one head have two long sides and a short one.
+double StepModel::attention_products(std::int64_t layer) const {
+  auto const& m = c_.model;
+  double const keys = keys_per_query(c_, layer, Keys::all);
+  double rate = peak_ * cluster_.attention * k_.attention;
+  if (!k_.flash) rate /= 1 + cluster_.gemm.size * (2 / keys + 1 / static_cast<double>(m.head_dim()));
+  double const operations = 4 * tokens_ * keys * static_cast<double>(m.heads * m.head_dim()) / tp();
+  return operations * (k_.flash ? 0.5 : 1.0) / rate;
+}
+
+/// Seconds of the forward kernels that wait for memory. Numbers read and written for each token: ten rows of the
+/// residual stream (norms, dropouts, sums), eight of attention's width, four of the MLP's.
+double StepModel::memory_traffic(std::int64_t layer) const {
+  auto const& m = c_.model;
+  auto const& p = c_.parallel;
+  double const stream = 10 * width_ / (p.sequence ? tp() : 1);
+  double const attention = 8 * static_cast<double>(m.heads * m.head_dim()) / tp();
+  auto const top_k = static_cast<double>(m.moe.top_k);
+  double mlp = static_cast<double>(m.ffn) / tp(), permute = 0;
+  if (m.has_experts(layer)) {
+    double const rows = tokens_ / tp() * top_k * p.etp;
+    mlp = static_cast<double>(m.moe.shared_ffn) / tp() + top_k * static_cast<double>(m.moe.ffn) / tp();
+    // Rows are sorted and sorted back: each is read and written twice.
+    permute = memory_seconds(cluster_, 4 * bytes_ * rows * width_, bytes_ * rows * width_) *
+              cluster_.device.bandwidth_share / cluster_.device.permute_share;
+  }
+  double const numbers = tokens_ * k_.traffic * (stream + attention + 4 * gates_ * mlp);
+  return memory_seconds(cluster_, bytes_ * numbers, bytes_ * tokens_ * width_) + permute;
+}
+
+/// Seconds in which rows go to the ranks of their experts and back.
+double StepModel::expert_exchange(std::int64_t layer) const {
+  auto const& p = c_.parallel;
+  if (!c_.model.has_experts(layer)) return 0;
+  double const rows = tokens_ / tp() * static_cast<double>(c_.model.moe.top_k) * p.etp;
+  std::int64_t const ranks = std::int64_t{p.ep} * p.etp;
+  // Where experts divide the ranks of tp too, their groups begin there.
+  std::int64_t const stride = p.etp == p.tp ? std::int64_t{p.tp} * p.cp : 1;
+  return 2 * all_to_all_seconds(cluster_, {p.etp == p.tp ? p.ep : ranks, stride}, bytes_ * rows * width_);
+}
+
+/// Seconds that a layer's forward waits for the ranks of cp. Keys and values that go round a ring hide behind the
+/// attention of the blocks that are there; those of an all-to-all do not.
+double StepModel::context_exchange(double attention) const {
+  auto const& p = c_.parallel;
+  if (p.cp == 1) return 0;
+  auto const& m = c_.model;
+  RankGroup const group{p.cp, p.tp};
+  bool const ring =
+      c_.context.exchange == config::ContextExchange::ring || c_.context.exchange == config::ContextExchange::automatic;
+  if (!ring) return all_to_all_seconds(cluster_, group, context_traffic(c_).forward);
+  double const keys = 2 * bytes_ * tokens_ * static_cast<double>(m.kv_heads * m.head_dim()) / tp();
+  double const step = ring_step_seconds(cluster_, group, keys);
+  return std::max(0.0, (p.cp - 1) * step - attention * (p.cp - 1) / p.cp);
+}
+
+LayerTime StepModel::layer_time(std::int64_t layer) const {
+  auto const& m = c_.model;
+  auto const& p = c_.parallel;
+  LayerTime out;
+  auto& f = out.forward;
+  auto& b = out.backward;
+  f.gemm_input = gemms(layer, false, false);
+  b.gemm_input = gemms(layer, false, true);
+  b.gemm_weight = gemms(layer, true, false);
+  double const products = attention_products(layer);
+  double const scores = static_cast<double>(m.heads) / tp() * tokens_ * keys_per_query(c_, layer, Keys::all);
+  double const softmax = memory_seconds(cluster_, k_.score_bytes * scores, 2 * scores);
+  f.attention = products + softmax;
+  b.attention = k_.attention_backward * products + k_.score_backward * softmax;
+  f.memory = memory_traffic(layer);
+  b.memory = k_.traffic_backward * f.memory;
+  // Two sums a pass; with parallel.sequence as a reduce-scatter and a gather of the same bytes.
+  f.tensor = b.tensor = 2 * all_reduce_seconds(cluster_, tensor_group(), bytes_ * tokens_ * width_);
+  f.experts = b.experts = expert_exchange(layer);
+  f.context = context_exchange(products);
+  b.context = 2 * f.context;
+  double const collectives = p.tp > 1 ? 2 * k_.launches_collective : 0;
+  f.launches = added(f.work(), k_.launches + collectives);
+  b.launches = added(b.work(), k_.launches_backward + collectives);
+  bool const attention_again = c_.memory.recompute == config::Recompute::list && c_.memory.recompute_ops.attention;
+  out.remade = c_.memory.recompute == config::Recompute::full ? f.whole() : attention_again ? f.attention : 0;
+
+  // Matrices, biases and norms. Of experts, those of this rank.
+  auto const q = static_cast<double>(m.heads * m.head_dim()), kv = static_cast<double>(m.kv_heads * m.head_dim());
+  bool const experts = m.has_experts(layer);
+  auto const ffn = static_cast<double>(experts ? m.moe.shared_ffn : m.ffn);
+  auto const router = experts ? static_cast<double>(m.moe.experts) : 0;
+  out.parameters = (width_ * (2 * q + 2 * kv + (gates_ + 1) * ffn + router + 5) + ffn + q + 2 * kv) / tp();
+  if (experts)
+    out.expert_parameters = std::floor(router / p.ep) * (gates_ + 1) * width_ * static_cast<double>(m.moe.ffn) / p.etp;
+  bool const scattered = shards(config::Shard::gradients) || shards(config::Shard::parameters);
+  if (microbatches_ > 1)
+    out.accumulate = stream_seconds((bytes_ + 2 * k_.gradient_bytes) * (out.parameters + out.expert_parameters) /
+                                    (scattered ? p.dp : 1));
+  out.gathers = gathers(out);
+  return out;
+}
+
+/// What passes wait for the weights that replicas divide, and for their gradients, which travel beside the passes of
+/// the layer before.
+double StepModel::gathers(LayerTime const& t) const {
+  if (!shards(config::Shard::parameters)) return 0;
+  double const gather = replica_gather(bytes_ * t.parameters),
+               scatter = replica_gather(k_.reduced_bytes * t.parameters);
+  auto const longer = [&](double pass, double comm) {
+    return std::max(pass * (1 + k_.shared_units * std::min(1.0, comm / pass)), comm) - pass;
+  };
+  return longer(t.forward.whole(), gather) + longer(t.backward.whole() + t.remade, gather + scatter);
+}
+
+/// Output layer and loss of a microbatch, forward and backward.
+double StepModel::head_seconds() const {
+  auto const v = vocabulary_;
+  GemmType const plain{peak_}, weight{peak_, true};
+  double const loss = memory_seconds(cluster_, k_.loss_bytes * tokens_ * v, 2 * tokens_ * v);
+  double const norm = 2 * memory_seconds(cluster_, 4 * tokens_ * width_, 2 * tokens_ * width_);
+  double const forward = gemm_seconds(cluster_, plain, tokens_, v, width_) + loss + norm;
+  double const backward = gemm_seconds(cluster_, plain, tokens_, width_, v) +
+                          gemm_seconds(cluster_, weight, v, width_, tokens_) + loss +
+                          all_reduce_seconds(cluster_, tensor_group(), bytes_ * tokens_ * width_);
+  double const launches =
+      forward + added(forward, k_.launches_head / 3) + backward + added(backward, 2 * k_.launches_head / 3);
+  bool const scattered = shards(config::Shard::gradients) || shards(config::Shard::parameters);
+  double const accumulate =
+      microbatches_ > 1
+          ? stream_seconds((bytes_ + 2 * k_.gradient_bytes) * v * width_ / (scattered ? c_.parallel.dp : 1))
+          : 0;
+  return launches + accumulate;
+}
+
+/// The look-up of a microbatch's tokens and its gradient.
+double StepModel::embedding_seconds() const {
+  return memory_seconds(cluster_, 16 * tokens_ * width_, 2 * tokens_ * width_) +
+         all_reduce_seconds(cluster_, tensor_group(), bytes_ * tokens_ * width_);
+}
+
+/// One message between neighbouring stages.
+double StepModel::message_seconds_between_stages() const {
+  auto const& p = c_.parallel;
+  if (p.pp == 1) return 0;
+  double const bytes = bytes_ * tokens_ * width_;
+  double const sent =
+      message_seconds(cluster_, std::int64_t{p.tp} * p.cp * p.dp, bytes / (k_.divides_messages ? tp() : 1));
+  return sent + (k_.divides_messages ? gather_seconds(cluster_, tensor_group(), bytes) : 0) +
+         k_.launches_message * cluster_.device.launch;
+}
+
+/// What the step waits for the other replicas: gradients are reduced, and with a divided state parameters gathered.
+double StepModel::data_seconds(std::vector<LayerTime const*> const& stage, double parameters,
+                               double expert_parameters) const {
+  auto const shard = c_.memory.shard;
+  auto const layers = std::max(1.0, static_cast<double>(stage.size()));
+  if (shard == config::Shard::parameters || (c_.parallel.dp == 1 && expert_replicas().size == 1)) return 0;
+  auto const gather = [&](double each) {
+    return replica_gather(each * parameters) + gather_seconds(cluster_, expert_replicas(), each * expert_parameters);
+  };
+  bool const often = shard == config::Shard::gradients;
+  double const times = often ? microbatches_ : 1;
+  double const reduce = shard == config::Shard::none
+                            ? all_reduce_seconds(cluster_, replicas(), k_.reduced_bytes * parameters) +
+                                  all_reduce_seconds(cluster_, expert_replicas(), k_.reduced_bytes * expert_parameters)
+                            : times * gather(k_.reduced_bytes);
+  double const tail = shard == config::Shard::none ? 0 : gather(bytes_);
+  if (!k_.overlaps_gradients) return reduce + tail;
+  double backward = 0, forward = 0;
+  for (auto const* t : stage) {
+    backward += t->backward.whole() + t->remade;
+    forward += t->forward.whole();
+  }
+  double const exposed = std::max(k_.shared_units * reduce, reduce - times * backward) + reduce / layers / times;
+  return std::min(exposed, reduce) + std::max(tail - forward, tail / layers);
+}
+
+StepTime StepModel::predict() {
+  auto const& p = c_.parallel;
+  auto const& m = c_.model;
+  std::vector<LayerTime> layers;
+  for (std::int64_t l = 0; l < m.layers; ++l) {
+    bool const same = l > 0 && m.has_experts(l) == m.has_experts(l - 1) && m.window_of(l) == m.window_of(l - 1);
+    layers.push_back(same ? layers.back() : layer_time(l));
+  }
+  double const head = head_seconds(), embedding = embedding_seconds(), message = message_seconds_between_stages();
+  int const chunks = std::max(1, c_.pipeline.virtual_stages);
+
+  // Ranks of the pipeline with so many layers, as even as they can be, and their seconds for a microbatch. At the ends
+  // a rank has one neighbour, with chunks every one has two for each.
+  struct Rank {
+    std::vector<LayerTime const*> layers;
+    double seconds = 0, messages = 0, parameters = 0, expert_parameters = 0;
+  };
+  std::vector<Rank> ranks(static_cast<std::size_t>(p.pp));
+  std::size_t next = 0;
+  double all = 0, parameters = 0, expert_parameters = 0;
+  for (int r = 0; r < p.pp; ++r) {
+    auto& rank = ranks[static_cast<std::size_t>(r)];
+    for (std::int64_t i = 0; i < m.layers / p.pp + (r < m.layers % p.pp ? 1 : 0); ++i) {
+      auto const& layer = layers[next++];
+      rank.layers.push_back(&layer);
+      rank.seconds += layer.seconds();
+      rank.parameters += layer.parameters;
+      rank.expert_parameters += layer.expert_parameters;
+    }
+    bool const first = r == 0, last = r + 1 == p.pp;
+    rank.seconds += (first ? embedding : 0) + (last || c_.divides_vocabulary() ? head : 0);
+    rank.messages = p.pp == 1 ? 0 : chunks > 1 ? 2 * chunks : first || last ? 1 : 2;
+    all += rank.seconds;
+    parameters = std::max(parameters, rank.parameters);
+    expert_parameters = std::max(expert_parameters, rank.expert_parameters);
+  }
+  auto const& longest = *std::max_element(ranks.begin(), ranks.end(), [&](Rank const& a, Rank const& b) {
+    return a.seconds + a.messages * message < b.seconds + b.messages * message;
+  });
+  // Embedding and head, once where they are one matrix or on two ranks; positions.
+  double const roots = vocabulary_ * width_ * (p.pp > 1 || m.tied_embeddings ? 1 : 2);
+  parameters += roots + static_cast<double>(m.seq_len) * width_;
+
+  StepTime out;
+  bool const full = c_.memory.recompute == config::Recompute::full;
+  bool const attention_again = c_.memory.recompute == config::Recompute::list && c_.memory.recompute_ops.attention;
+  double const passes = full ? 2 : 1, n = microbatches_;
+  double layer_seconds = 0;
+  for (auto const* layer : longest.layers) {
+    auto const& f = layer->forward;
+    auto const& b = layer->backward;
+    out[P::gemm_forward] += n * passes * f.gemm_input;
+    out[P::gemm_input] += n * b.gemm_input;
+    out[P::gemm_weight] += n * b.gemm_weight;
+    out[P::attention] += n * ((passes + (attention_again ? 1 : 0)) * f.attention + b.attention);
+    out[P::memory] += n * (passes * f.memory + b.memory + layer->accumulate);
+    out[P::tensor] += n * (passes * f.tensor + b.tensor);
+    out[P::context] += n * (passes * f.context + b.context);
+    out[P::experts] += n * (passes * f.experts + b.experts);
+    out[P::launches] += n * (passes * f.launches + b.launches);
+    out[P::weights] += n * layer->gathers;
+    layer_seconds += layer->seconds();
+  }
+  out[P::head] = n * (longest.seconds - layer_seconds);
+  out[P::bubble] = (all - longest.seconds) / chunks;
+  out[P::messages] = (n * longest.messages + 2 * (p.pp - 1)) * message;
+  if (shards(config::Shard::parameters)) {
+    auto const& first = layers.front();
+    double const whole = m.tied_embeddings ? vocabulary_ * width_ : 2 * vocabulary_ * width_;
+    auto const once = [&](double count) {
+      return replica_gather(bytes_ * count) + replica_gather(k_.reduced_bytes * count);
+    };
+    out[P::weights] += once(first.parameters) + n * once(whole);
+  }
+  out[P::data] = data_seconds(longest.layers, parameters, expert_parameters);
+  if (p.pp > 1 && m.tied_embeddings && !c_.divides_vocabulary())
+    out[P::embeddings] = all_reduce_seconds(cluster_, {2, std::int64_t{p.tp} * p.cp * p.dp * (p.pp - 1)},
+                                            k_.reduced_bytes * vocabulary_ * width_);
+  bool const divided = c_.memory.shard != config::Shard::none;
+  out[P::optimizer] = stream_seconds(k_.optimizer_bytes *
+                                     (parameters / (divided ? p.dp : 1) +
+                                      expert_parameters / (divided ? static_cast<double>(expert_replicas().size) : 1)));
+  out[P::jitter] = out.seconds() * cluster_.jitter * std::sqrt(2 * std::log(std::max(c_.num_ranks(), 2)));
+
+  double const bound = std::min(1.0, 4 * out[P::launches] / out.seconds());
+  out.low = out.seconds() * (1 - std::hypot(0.10, 0.12 * bound));
+  out.high = out.seconds() * (1 + std::hypot(0.18, 0.12 * bound));
+  double remade = 0;
+  auto const stages = layout::make_stage_map(c_);
+  for (int s = 0; s < stages.num_stages() && c_.memory.recompute != config::Recompute::automatic; ++s)
+    remade +=
+        recompute_flops_per_token(c_, layout::stage_recompute(c_.memory, stages, s), stages.layers(s).begin, Keys::all);
+  out.operations = (flops_per_token(c_) + remade) * static_cast<double>(c_.batch.global * m.seq_len) / c_.num_ranks();
+  return out;
+}
+
+}  // namespace
+
+double StepTime::seconds() const {
+  double sum = 0;
+  for (double p : parts) sum += p;
+  return sum;
+}
+
+StepTime predict_step(config::Config const& config, config::Cluster const& cluster, KernelGeneration const& kernels) {
+  return StepModel(config, cluster, kernels).predict();
+}
+
+double predicted_bytes(config::Config const& config, config::Cluster const&) {
+  auto const plan = make_run_plan(config, Platform{.gpu = true, .device_form = true, .host_reaches_views = false});
+  double most = 0;
+  for (auto const& m : plan.memory) most = std::max(most, static_cast<double>(m.total()));
+  return most;
+}
+
+std::string describe(config::Config const& c, config::Cluster const& cluster, StepTime const& time) {
+  double const seconds = time.seconds();
+  auto const tokens = static_cast<double>(c.batch.global * c.model.seq_len);
+  double const ceiling = cluster.peak(c.run.precision);
+  auto const share = [&](double operations) { return ceiling > 0 ? 100 * operations / (seconds * ceiling) : 0; };
+  std::string text =
+      fmt::format("Step on {} ranks of {}: {:.4g} s ({:.4g} to {:.4g}), {} tokens/s, MFU {:.1f} %, HFU {:.1f} %\n",
+                  c.num_ranks(), cluster.name, seconds, time.low, time.high, base::human_count(tokens / seconds),
+                  share(model_flops_per_step(c) / c.num_ranks()), share(time.operations));
+  double const bytes = predicted_bytes(c, cluster);
+  text += fmt::format("Memory of the rank that has most: {} of {}{}\n", base::human_bytes(bytes),
+                      base::human_bytes(cluster.device.memory), bytes > cluster.device.memory ? ": too much" : "");
+  if (cluster.rank_hour > 0)
+    text += fmt::format("Price: {:.4g} for 1000 steps\n", cluster.rank_hour * c.num_ranks() * seconds / 3.6);
+  for (auto part : base::values_of<TimePart>())
+    if (double const s = time[part]; s > 0)
+      text += fmt::format("  {:<14} {:>10.4g} s {:>6.1f} %\n", base::to_string(part), s, 100 * s / seconds);
+  return text;
+}
+
+}  // namespace p3d::plan
