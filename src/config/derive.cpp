@@ -32,9 +32,9 @@ void derive(Config& config, Sources& sources, int num_ranks) {
   auto& m = config.model;
   follow(sources, "model.kv_heads", {"model.heads"}, [&] { return m.kv_heads = m.heads, true; });
   follow(sources, "model.ffn", {"model.hidden", "model.activation"}, [&] {
-    // SwiGLU has three matrices instead of two: 2/3 of the width keeps the number of parameters (Shazeer 2020, "GLU
-    // variants improve transformer").
-    m.ffn = m.activation == Activation::gelu ? 4 * m.hidden : ((8 * m.hidden + 2) / 3 + 15) / 16 * 16;
+    // With a gate there are three matrices instead of two: 2/3 of the width keeps the number of parameters (Shazeer
+    // 2020, "GLU variants improve transformer").
+    m.ffn = m.gated() ? ((8 * m.hidden + 2) / 3 + 15) / 16 * 16 : 4 * m.hidden;
     return true;
   });
 

@@ -79,7 +79,7 @@ BlockSizes block_sizes(config::Config const& c, RankPlace rank, bool on_device) 
   s.kv_heads = heads.kv_heads;
   s.head_dim = heads.head_dim;
   s.ffn = c.model.ffn / tp;
-  s.gated = c.model.activation == config::Activation::swiglu;
+  s.gated = c.model.gated();
   s.layernorm = c.model.norm == config::Norm::layernorm;
   s.vocab_ranks = c.parallel.tp * (c.divides_vocabulary() ? c.parallel.pp : 1);
   s.vocab = padded_shard(c.model.vocab_size, s.vocab_ranks, 0).size();

@@ -134,7 +134,7 @@ private:
   }
 
   void mlp(std::string const& prefix, int l, std::int64_t ffn, bool bias) {
-    if (gated())
+    if (m_.gated())
       fused(prefix, l, {{"gate", ffn}, {"up", ffn}}, bias);
     else
       fused(prefix, l, {{"up", ffn}}, bias);
@@ -148,7 +148,7 @@ private:
       vector(prefix + "router.bias", l, moe.experts, replicated, Init::zeros).trained = false;
     if (moe.aux_loss == config::AuxLoss::global)
       vector(prefix + "router.load", l, moe.experts, replicated, Init::zeros).trained = false;
-    if (gated()) experts(prefix + "experts.gate.weight", l, base_std);
+    if (m_.gated()) experts(prefix + "experts.gate.weight", l, base_std);
     experts(prefix + "experts.up.weight", l, base_std);
     experts(prefix + "experts.down.weight", l, residual_std());
     if (moe.shared_ffn == 0) return;
@@ -163,7 +163,6 @@ private:
     p.token_axes = expert_token_axes;
   }
 
-  bool gated() const { return m_.activation == config::Activation::swiglu; }
   /// The standard deviation for matrices that write into the residual stream.
   double residual_std() const { return base_std / std::sqrt(2.0 * static_cast<double>(m_.layers)); }
 

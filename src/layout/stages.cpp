@@ -159,7 +159,7 @@ std::vector<int> deal_layers(config::Config const& config, std::vector<int> cons
       }
       double const attention = 2.0 * width * keys / static_cast<double>(m.layers);
       ffn /= static_cast<double>(m.layers);
-      double const mlp = h * ffn * (m.activation == config::Activation::swiglu ? 3.0 : 2.0);
+      double const mlp = h * ffn * m.mlp_matrices();
       // A head that is divided over the pipeline costs all ranks the same.
       double const head = config.divides_vocabulary() ? 0.0 : h * static_cast<double>(m.vocab_size);
       return balanced_layers(layers, stage_rank, projections + attention + mlp, 0.0, head);

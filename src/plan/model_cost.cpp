@@ -8,17 +8,11 @@
 
 namespace p3d::plan {
 
-namespace {
-
-std::int64_t mlp_matrices(config::Model const& m) { return m.activation == config::Activation::swiglu ? 3 : 2; }
-
-}  // namespace
-
 std::int64_t weights_of_layer(config::Config const& config, std::int64_t layer) {
   auto const& m = config.model;
   auto const q = m.heads * m.head_dim(), kv = m.kv_heads * m.head_dim();
   auto const router = m.has_experts(layer) ? m.moe.experts + (m.moe.shared_gate ? 1 : 0) : 0;
-  return m.hidden * (2 * q + 2 * kv + router + mlp_matrices(m) * m.active_ffn(layer));
+  return m.hidden * (2 * q + 2 * kv + router + m.mlp_matrices() * m.active_ffn(layer));
 }
 
 std::int64_t matmul_weights(config::Config const& config) {
@@ -31,7 +25,7 @@ std::int64_t matmul_weights(config::Config const& config) {
 std::int64_t active_parameters(config::Config const& config, layout::ParamTable const& table) {
   auto const& m = config.model;
   auto const idle = m.moe_layers() * (m.moe.experts - m.moe.top_k);
-  return table.num_parameters() - idle * mlp_matrices(m) * m.hidden * m.moe.ffn;
+  return table.num_parameters() - idle * m.mlp_matrices() * m.hidden * m.moe.ffn;
 }
 
 double keys_per_query(config::Config const& config, std::int64_t layer, Keys keys) {

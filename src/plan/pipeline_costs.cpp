@@ -47,7 +47,7 @@ static void add_expert_waits(config::Config const& config, layout::StageMap cons
   auto wait = expert_wait(config, rates);
   auto const& m = config.model;
   double const linear = 2.0 * scale * static_cast<double>(m.hidden);
-  double const matrices = m.activation == config::Activation::swiglu ? 3 : 2;
+  double const matrices = m.mlp_matrices();
   wait.forward -= std::min(wait.forward - wait.back, linear * matrices * static_cast<double>(m.moe.shared_ffn));
   wait.backward -= std::min(wait.back, linear * (matrices - 1) * static_cast<double>(m.moe.top_k * m.moe.ffn));
   auto const range = stages.layers(stage);

@@ -187,6 +187,10 @@ struct Model {
     return has_experts(layer) ? moe.top_k * moe.ffn + moe.shared_ffn : ffn;
   }
   std::int64_t head_dim() const { return hidden / heads; }
+  /// True when the activation function multiplies by a gate, which has a matrix of its own.
+  bool gated() const { return activation == Activation::swiglu; }
+  /// Number of matrices of an MLP, or of an expert: up, down and maybe a gate.
+  int mlp_matrices() const { return gated() ? 3 : 2; }
   /// The entry of `window` for a layer; 0: the layer has no window.
   std::int64_t window_of(std::int64_t layer) const {
     return window.empty() ? 0 : window[static_cast<std::size_t>(layer) % window.size()];
