@@ -35,7 +35,7 @@ struct Options {
   std::vector<std::string> words;  ///< input file and overrides of its keys
   int ranks = 0;
   bool unit = false;
-  bool passes = false;  ///< of show: print the list of passes, and nothing else
+  bool passes = false;  ///< `show --passes`: print the list of passes, and nothing else
   plan::MachineRates rates;
   std::string costs, text, csv, svg, trace;
 };

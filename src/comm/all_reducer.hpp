@@ -47,7 +47,7 @@ private:
   std::size_t node_ = 0;                 ///< index of this rank's node
   int most_on_a_node_ = 1;               ///< ranks of the largest node
   int lanes_ = 1;                        ///< ranks of the smallest node
-  std::vector<int> numbers_;             ///< by rank: its number on this node, -1 for ranks of other nodes
+  std::vector<int> numbers_;             ///< number of each rank on this node, -1 for ranks of other nodes
   Communicator messages_, between_nodes_;
   std::unique_ptr<Region> region_;
   /// tree_ serves all-reduces; pairs_ serves their halves in the tree's order. All engines must be destroyed before

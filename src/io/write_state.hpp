@@ -30,7 +30,7 @@ struct CheckpointJob {
   std::string path, part_path;
   CheckpointHeader header;
   std::vector<TableRow> table;
-  config::StateArrays state;  ///< what the file has of the optimizer's state
+  config::StateArrays state;  ///< arrays of the optimizer's state in the file
   ModelFiles model_files;     ///< filled on rank 0 only
   std::vector<CheckpointArray> arrays;
   Skeleton skeleton;                    ///< offsets on every rank after stage `make`, descriptions on rank 0

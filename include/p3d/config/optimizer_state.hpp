@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What each optimizer keeps between two updates: one table. Checkpoints, the prediction of memory, offloading and the
-// rules of the input read its rows, so that none of them asks which optimizer there is. Master weights are no part of
-// it: they belong to the parameters, whatever the optimizer is.
+// One table says what each optimizer keeps between two updates. Checkpoints, the prediction of memory, offloading and
+// the rules of the input read its rows, so that none of them asks which optimizer there is. Master weights are no part
+// of it: they belong to the parameters, whatever the optimizer is.
 
 #include <p3d/config/config.hpp>
 

@@ -72,8 +72,8 @@ struct StatePools {
 
 /// Bytes of one rank, by purpose.
 struct MemoryPrediction {
-  std::int64_t params = 0;                 ///< what layers read, and what is owned of it where replicas divide it
-  std::int64_t grads = 0;                  ///< the same; and the buffer in which they travel, where that is another
+  std::int64_t params = 0;                 ///< weights that layers read, and the owned ones where replicas divide them
+  std::int64_t grads = 0;                  ///< gradients, and the buffer in which they travel, where that is another
   std::int64_t optimizer = 0;              ///< the optimizer's state (AdamW two numbers per parameter, SGD none), and
                                            ///< master weights; optimizer.post_validation: the copies of weights and
                                            ///< state
@@ -82,7 +82,7 @@ struct MemoryPrediction {
   std::int64_t panels = 0;                 ///< in which the host's threads widen numbers of 16 bits
   std::int64_t staging = 0;                ///< through which offloaded state comes and goes
   std::int64_t libraries = 0;              ///< on GPUs: the vendor's context and libraries (gpu_library_bytes)
-  std::int64_t offloaded = 0;              ///< what waits elsewhere (memory.offload_*); not part of the total
+  std::int64_t offloaded = 0;              ///< offloaded state (memory.offload_*); not part of the total
   std::int64_t offloaded_activations = 0;  ///< and activations: the room that is taken for them
   /// Beside these, in host memory: the copy from which a checkpoint is written while training goes on
   /// (checkpoint.async; 0 where no checkpoints are written), at most.
