@@ -226,7 +226,7 @@ private:
         name, close.empty() ? "remove it" : fmt::format("did you mean {}?", close));
   }
 
-  /// What several keys say together.
+  /// Checks what several keys say together.
   void check() {
     auto const missing = [&](char const* key, char const* what) {
       if (std::find(given_.begin(), given_.end(), key) == given_.end())

@@ -23,7 +23,7 @@ double share_at(config::Level const& level, double bytes) {
   return curve.back().second;
 }
 
-/// What a ring over a group finds on its way.
+/// The links that a ring over a group crosses, as one.
 struct Way {
   double bandwidth = std::numeric_limits<double>::infinity();  ///< bytes per second of a rank
   double latency = 0;

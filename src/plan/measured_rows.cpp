@@ -64,7 +64,8 @@ double positive_number(std::string const& cell, std::string const& where) {
 /// The input that a row means. Data and files play no part in it.
 config::Config config_of(std::vector<std::string> const& header, std::vector<std::string> const& cells,
                          std::string const& where) {
-  std::vector<std::string> overrides{"data.format=\"synthetic\""};
+  // Other trainers have neighbouring replicas next to each other, and stages far apart.
+  std::vector<std::string> overrides{"data.format=\"synthetic\"", "parallel.order=tp-cp-dp-pp"};
   for (std::size_t c = 0; c < header.size(); ++c)
     if (is_key(header[c]) && header[c] != head_dim && !cells[c].empty())
       overrides.push_back(header[c] + "=" + (cells[c] == "selective" ? selective : cells[c]));
@@ -123,15 +124,6 @@ std::string problem_of(MeasuredRow const& row) {
                      base::human_count(static_cast<double>(parameters)), m.layers, m.hidden, m.seq_len,
                      base::counted(row.config.num_ranks(), "rank"), row.config.batch.global,
                      to_string(row.config.run.precision), row.cluster, row.kernels.empty() ? "" : ", ", row.kernels);
-}
-
-std::string layout_of(config::Config const& c) {
-  auto const& p = c.parallel;
-  std::string text = fmt::format("tp {}, pp {}, dp {}", p.tp, p.pp, p.dp);
-  if (p.cp > 1) text += fmt::format(", cp {}", p.cp);
-  if (p.ep > 1) text += fmt::format(", ep {}", p.ep);
-  if (c.pipeline.virtual_stages > 1) text += fmt::format(", v {}", c.pipeline.virtual_stages);
-  return text + fmt::format(", micro {}", c.batch.micro);
 }
 
 }  // namespace p3d::plan

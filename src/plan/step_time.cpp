@@ -6,6 +6,7 @@
 #include <p3d/base/enum_names.hpp>
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
+#include <p3d/layout/axes.hpp>
 #include <p3d/layout/stages.hpp>
 #include <p3d/plan/machine_time.hpp>
 #include <p3d/plan/memory.hpp>
@@ -24,7 +25,7 @@ namespace {
 
 /// Seconds of one pass of a layer by part. Launches hide behind work in part.
 struct Pass {
-  double gemm_input = 0, gemm_weight = 0;  ///< of backward; forward has its GEMMs in gemm_input
+  double gemm_input = 0, gemm_weight = 0;  ///< GEMMs of backward; forward has its own in gemm_input
   double attention = 0, memory = 0, tensor = 0, context = 0, experts = 0, launches = 0;
   double work() const { return gemm_input + gemm_weight + attention + memory + tensor + context + experts; }
   double whole() const { return work() + launches; }
@@ -36,7 +37,7 @@ struct Linear {
   bool fp8 = true;  ///< in fp8 where the generation has it
 };
 
-/// What a layer costs on one rank, for a microbatch.
+/// Times and sizes of a layer on one rank, for a microbatch.
 struct LayerTime {
   Pass forward, backward;
   double remade = 0;      ///< seconds of what backward remakes
@@ -56,7 +57,10 @@ private:
   using P = TimePart;
   double tp() const { return c_.parallel.tp; }
   RankGroup tensor_group() const { return {c_.parallel.tp, 1}; }
-  RankGroup replicas() const { return {c_.parallel.dp, std::int64_t{c_.parallel.tp} * c_.parallel.cp}; }
+  /// Ranks between neighbours along an axis of the mesh (parallel.order).
+  std::int64_t stride(config::Axis axis) const;
+  RankGroup replicas() const { return {c_.parallel.dp, stride(config::Axis::dp)}; }
+  RankGroup expert_group() const;
   RankGroup expert_replicas() const;
   double replica_gather(double bytes) const { return gather_seconds(cluster_, replicas(), bytes); }
   double stream_seconds(double bytes) const {
@@ -84,8 +88,8 @@ private:
   KernelGeneration const& k_;
   double peak_ = 0;        ///< operations per second of 16 bits, or of run.precision
   bool fp8_ = false;       ///< linears of layers compute in fp8
-  double bytes_ = 2;       ///< of a number that layers store
-  double tokens_ = 0;      ///< of a microbatch on a rank
+  double bytes_ = 2;       ///< bytes of a number that layers store
+  double tokens_ = 0;      ///< tokens of a microbatch on a rank
   double width_ = 0;       ///< model.hidden
   double gates_ = 1;       ///< matrices of the MLP before its activation
   double vocabulary_ = 0;  ///< rows of the embedding on a rank
@@ -113,10 +117,28 @@ StepModel::StepModel(config::Config const& c, config::Cluster const& cluster, Ke
   vocabulary_ = multiple == 1 ? std::floor(rows / parts) : std::ceil(rows / (multiple * parts)) * multiple;
 }
 
+std::int64_t StepModel::stride(config::Axis axis) const {
+  std::int64_t out = 1;
+  for (auto before : layout::parse_order(c_.parallel.order)) {
+    if (before == axis) break;
+    out *= c_.parallel[before];
+  }
+  return out;
+}
+
+/// The ranks over which a token's experts are dealt. They lie along dp, or begin within tp where experts are not
+/// divided as the other weights are.
+RankGroup StepModel::expert_group() const {
+  auto const& p = c_.parallel;
+  if (p.etp == p.tp) return {p.ep, stride(config::Axis::dp)};
+  return {std::int64_t{p.ep} * p.etp, 1};
+}
+
 RankGroup StepModel::expert_replicas() const {
   auto const& p = c_.parallel;
-  std::int64_t const inside = std::int64_t{p.ep} * p.etp;
-  return {std::max<std::int64_t>(1, std::int64_t{p.tp} * p.cp * p.dp / inside), inside};
+  auto const group = expert_group();
+  std::int64_t const all = std::int64_t{p.tp} * p.cp * p.dp / p.ep / p.etp;
+  return {std::max<std::int64_t>(1, all), std::max(stride(config::Axis::dp), group.size * group.stride)};
 }
 
 double StepModel::added(double work, double launches) const {
@@ -195,10 +217,7 @@ double StepModel::expert_exchange(std::int64_t layer) const {
   auto const& p = c_.parallel;
   if (!c_.model.has_experts(layer)) return 0;
   double const rows = tokens_ / tp() * static_cast<double>(c_.model.moe.top_k) * p.etp;
-  std::int64_t const ranks = std::int64_t{p.ep} * p.etp;
-  // Where experts divide the ranks of tp too, their groups begin there.
-  std::int64_t const stride = p.etp == p.tp ? std::int64_t{p.tp} * p.cp : 1;
-  return 2 * all_to_all_seconds(cluster_, {p.etp == p.tp ? p.ep : ranks, stride}, bytes_ * rows * width_);
+  return 2 * all_to_all_seconds(cluster_, expert_group(), bytes_ * rows * width_);
 }
 
 /// Seconds that a layer's forward waits for the ranks of cp. Keys and values that go round a ring hide behind the
@@ -207,7 +226,7 @@ double StepModel::context_exchange(double attention) const {
   auto const& p = c_.parallel;
   if (p.cp == 1) return 0;
   auto const& m = c_.model;
-  RankGroup const group{p.cp, p.tp};
+  RankGroup const group{p.cp, stride(config::Axis::cp)};
   bool const ring =
       c_.context.exchange == config::ContextExchange::ring || c_.context.exchange == config::ContextExchange::automatic;
   if (!ring) return all_to_all_seconds(cluster_, group, context_traffic(c_).forward);
@@ -259,8 +278,8 @@ LayerTime StepModel::layer_time(std::int64_t layer) const {
   return out;
 }
 
-/// What passes wait for the weights that replicas divide, and for their gradients, which travel beside the passes of
-/// the layer before.
+/// Seconds that passes wait for the weights that replicas divide, and for their gradients, which travel beside the
+/// passes of the layer before.
 double StepModel::gathers(LayerTime const& t) const {
   if (!shards(config::Shard::parameters)) return 0;
   double const gather = replica_gather(bytes_ * t.parameters),
@@ -302,13 +321,13 @@ double StepModel::message_seconds_between_stages() const {
   auto const& p = c_.parallel;
   if (p.pp == 1) return 0;
   double const bytes = bytes_ * tokens_ * width_;
-  double const sent =
-      message_seconds(cluster_, std::int64_t{p.tp} * p.cp * p.dp, bytes / (k_.divides_messages ? tp() : 1));
+  double const sent = message_seconds(cluster_, stride(config::Axis::pp), bytes / (k_.divides_messages ? tp() : 1));
   return sent + (k_.divides_messages ? gather_seconds(cluster_, tensor_group(), bytes) : 0) +
          k_.launches_message * cluster_.device.launch;
 }
 
-/// What the step waits for the other replicas: gradients are reduced, and with a divided state parameters gathered.
+/// Seconds that the step waits for the other replicas: gradients are reduced, and with a divided state parameters
+/// gathered.
 double StepModel::data_seconds(std::vector<LayerTime const*> const& stage, double parameters,
                                double expert_parameters) const {
   auto const shard = c_.memory.shard;
@@ -410,7 +429,7 @@ StepTime StepModel::predict() {
   }
   out[P::data] = data_seconds(longest.layers, parameters, expert_parameters);
   if (p.pp > 1 && m.tied_embeddings && !c_.divides_vocabulary())
-    out[P::embeddings] = all_reduce_seconds(cluster_, {2, std::int64_t{p.tp} * p.cp * p.dp * (p.pp - 1)},
+    out[P::embeddings] = all_reduce_seconds(cluster_, {2, stride(config::Axis::pp) * (p.pp - 1)},
                                             k_.reduced_bytes * vocabulary_ * width_);
   bool const divided = c_.memory.shard != config::Shard::none;
   out[P::optimizer] = stream_seconds(k_.optimizer_bytes *
@@ -464,9 +483,35 @@ std::string describe(config::Config const& c, config::Cluster const& cluster, St
   if (cluster.rank_hour > 0)
     text += fmt::format("Price: {:.4g} for 1000 steps\n", cluster.rank_hour * c.num_ranks() * seconds / 3.6);
   for (auto part : base::values_of<TimePart>())
-    if (double const s = time[part]; s > 0)
+    if (double const s = time[part]; s > 5e-5 * seconds)
       text += fmt::format("  {:<14} {:>10.4g} s {:>6.1f} %\n", base::to_string(part), s, 100 * s / seconds);
   return text;
+}
+
+std::string sensitivity(config::Config const& c, config::Cluster const& cluster, KernelGeneration const& kernels) {
+  double const now = predict_step(c, cluster, kernels).seconds();
+  std::vector<std::pair<double, std::string>> gains;
+  auto const raise = [&](std::string name, auto const& change) {
+    auto better = cluster;
+    change(better);
+    gains.emplace_back(1 - predict_step(c, better, kernels).seconds() / now, std::move(name));
+  };
+  raise("peak of GEMMs", [](config::Cluster& b) {
+    for (auto* peak : {&b.device.fp64, &b.device.fp32, &b.device.fp16, &b.device.bf16, &b.device.fp8}) *peak *= 1.01;
+  });
+  raise("rate of attention", [](config::Cluster& b) { b.attention *= 1.01; });
+  raise("bandwidth of the memory", [](config::Cluster& b) { b.device.bandwidth *= 1.01; });
+  raise("launches", [](config::Cluster& b) { b.device.launch /= 1.01; });
+  for (std::size_t l = 0; l < cluster.levels.size(); ++l) {
+    auto const& name = cluster.levels[l].name;
+    raise("bandwidth of " + name, [l](config::Cluster& b) { b.levels[l].bandwidth *= 1.01; });
+    raise("latency of " + name, [l](config::Cluster& b) { b.levels[l].latency /= 1.01; });
+  }
+  std::stable_sort(gains.begin(), gains.end(), [](auto const& a, auto const& b) { return a.first > b.first; });
+  std::vector<std::string> parts;
+  for (auto const& [gain, name] : gains)
+    if (gain > 1e-5 && parts.size() < 5) parts.push_back(fmt::format("{} {:.2f} %", name, 100 * gain));
+  return fmt::format("With one of these 1 % better the step gets shorter by: {}\n", base::join(parts));
 }
 
 }  // namespace p3d::plan

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Axes of the mesh are listed in one place, include/p3d/config/axes.hpp: no other statement, and no three lines in a
 row, of the sources name three or more of them, in code or in strings. Code asks the table; one axis may be named where
-that axis is meant."""
+that axis is meant. The planner alone names all: what an axis costs, and which sizes it may have, are its subject."""
 import re
 
 import source_tree
 
 TABLE = "include/p3d/config/axes.hpp"
 ROW = re.compile(r"^\s*ROW\((\w+), (?:dense|expert),", re.MULTILINE)
+PLANNER = {"src/plan/measured_rows.cpp", "src/plan/search.cpp", "src/plan/step_time.cpp"}
 MOST = 2
 LINES = 3
 
@@ -31,7 +32,7 @@ def check(root):
     found = []
     for path in source_tree.files(root, ["include", "src"], source_tree.CPP):
         where = path.relative_to(root)
-        if str(where) == TABLE:
+        if str(where) in {TABLE, *PLANNER}:
             continue
         code = source_tree.code(path.read_text())
         lines = code.splitlines()

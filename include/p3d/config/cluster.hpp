@@ -27,7 +27,7 @@ struct Device {
   double memory = 0;              ///< bytes
   double bandwidth = 0;           ///< bytes per second of the memory, as the maker states it
   double bandwidth_share = 0.85;  ///< the part of it that long kernels reach
-  double permute_share = 0.19;    ///< the part of it that kernels reach which sort the rows of experts
+  double permute_share = 0.19;    ///< the part that kernels reach which sort the rows of experts
   double launch = 8e-6;           ///< seconds from the launch of one kernel to that of the next, at least
 };
 
@@ -35,8 +35,8 @@ struct Device {
 struct GemmRates {
   double best = 0.8;              ///< the part of the peak that large GEMMs reach
   double size = 30;               ///< the part is best / (1 + size (1/M + 1/N + 1/K)), in elements
-  std::int64_t tile_rows = 128;   ///< of a tile of C that one unit computes
-  std::int64_t tile_cols = 256;   ///< of the same
+  std::int64_t tile_rows = 128;   ///< rows of the tile of C that one unit computes
+  std::int64_t tile_cols = 256;   ///< its columns
   std::int64_t units = 1;         ///< computing at a time: multiprocessors, compute units, cores
   std::int64_t align = 8;         ///< sizes are multiples of it (of twice as much in fp8), or the GEMM takes
   double align_penalty = 1.3;     ///< so many times as long,

@@ -24,10 +24,10 @@ struct Graded {
 /// Errors of a group of rows, as parts of the measured numbers (0.05 is 5 %).
 struct Accuracy {
   int rows = 0;
-  double mean = 0;        ///< of |predicted / measured - 1| (MAPE)
-  double median = 0;      ///< of the same
-  double percentile = 0;  ///< the 90th of the same
-  double worst = 0;       ///< the largest of the same
+  double mean = 0;        ///< mean error (MAPE), each error being |predicted / measured - 1|
+  double median = 0;      ///< median error
+  double percentile = 0;  ///< 90th percentile of the errors
+  double worst = 0;       ///< largest error
   double bias = 0;        ///< mean of predicted / measured - 1
   double within = 0;      ///< share of the rows with an error of at most 10 %
   double coverage = 0;    ///< share of the rows that their interval contains
@@ -40,7 +40,7 @@ struct Choice {
   int layouts = 0;
   double tau = 0;     ///< Kendall's rank correlation (tau-b, with ties) of measured and predicted numbers, -1 to 1
   double regret = 0;  ///< measured time of the layout that is predicted best, over the best measured one, minus 1
-  double regret_of_three = 0;  ///< the same of the best measured one among the three that are predicted best
+  double regret_of_three = 0;  ///< regret of the best measured one among the three that are predicted best
 };
 /// A Choice for each problem with at least three layouts, in the order of their first rows.
 std::vector<Choice> choices(std::span<Graded const> rows);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the software of a run does apart from GEMMs: constants of a generation of kernels, the same on every machine.
+// Constants of a generation of kernels, which say what the software of a run does apart from GEMMs. They are the same
+// on every machine.
 
 #include <cstdint>
 #include <string_view>
@@ -16,11 +17,11 @@ struct KernelGeneration {
   bool flash = false;              ///< attention is one kernel, which skips what the causal mask hides
   double attention_backward = 2;   ///< time of attention's backward over that of its forward
   double score_bytes = 0;          ///< bytes that forward reads and writes for each score; 0: scores stay on the chip
-  double score_backward = 1.5;     ///< the same of backward, over forward
+  double score_backward = 1.5;     ///< bytes of backward for each score, over those of forward
   double traffic = 1;              ///< memory traffic of the other kernels, over the count of step_time.cpp
-  double traffic_backward = 1.5;   ///< the same of backward, over forward
+  double traffic_backward = 1.5;   ///< memory traffic of backward, over that of forward
   double launches = 0;             ///< kernels of a layer's forward
-  double launches_backward = 0;    ///< of its backward
+  double launches_backward = 0;    ///< kernels of a layer's backward
   double launches_collective = 0;  ///< more of them for each collective of tp
   double launches_head = 0;        ///< kernels of output layer and loss
   double launches_message = 0;     ///< kernels' worth of host time for a message between stages
@@ -28,9 +29,9 @@ struct KernelGeneration {
   double loss_bytes = 12;        ///< traffic of the loss for each logit, forward or backward
   bool divides_messages = true;  ///< a message between stages is divided over tp and gathered again
   bool overlaps_gradients = false;    ///< gradients are reduced, and parameters gathered, beside passes of other layers
-  double shared_units = 0.05;         ///< by so much passes are slower meanwhile
-  double gradient_bytes = 2;          ///< of an accumulated gradient
-  double reduced_bytes = 2;           ///< of a gradient on its way between replicas
+  double shared_units = 0.05;         ///< the part by which passes are slower meanwhile
+  double gradient_bytes = 2;          ///< bytes of an accumulated gradient
+  double reduced_bytes = 2;           ///< bytes of a gradient on its way between replicas
   double optimizer_bytes = 30;        ///< traffic of the update for each parameter
   std::int64_t vocab_multiple = 128;  ///< a rank's part of the vocabulary is padded to it; 1: what is left over is cut
 };

@@ -4,7 +4,8 @@
 //
 // The header of the CSV file names keys of the input ("parallel.tp", "batch.micro", ...), `id`, `group`, `cluster`,
 // `kernels`, and `measured_s` (seconds of a step) or `measured_bytes` (memory of the rank that has most). An empty cell
-// leaves a key at its default. All other columns are carried along: `split`, `source`, `quality`, `ranks`, `note`.
+// leaves a key at its default (parallel.order: tp-cp-dp-pp, as other trainers place their ranks). All other columns are
+// carried along: `split`, `source`, `quality`, `ranks`, `note`.
 //
 //   id,group,cluster,kernels,model.layers,parallel.tp,measured_s
 //   a1,one node,dgx-a100,fused,24,8,3.7
@@ -20,7 +21,7 @@ namespace p3d::plan {
 
 /// A row of the table: a run that somebody measured.
 struct MeasuredRow {
-  int line = 0;  ///< of the file
+  int line = 0;  ///< line of the file
   std::string id, group, cluster, kernels;
   std::string split;               ///< "calibrate", "validate" or empty
   config::Config config;           ///< the input of the run
@@ -37,10 +38,7 @@ struct MeasuredRows {
 /// for an unknown key, a row that p3d refuses as an input, and a measured number that is none.
 MeasuredRows read_measured_rows(std::string_view text, std::string const& name);
 
-/// What rows have in common that differ in their layout alone: model, data of a step, ranks, precision, cluster,
-/// kernels. In words: "18.4B parameters, 256 ranks, batch 1024, ...".
+/// The problem of a row, which rows share that differ in their layout alone: model, data of a step, ranks, precision,
+/// cluster, kernels. In words: "18.4B parameters, 256 ranks, batch 1024, ...".
 std::string problem_of(MeasuredRow const& row);
-/// The layout in words: "tp 8, pp 2, dp 16, micro 4".
-std::string layout_of(config::Config const& config);
-
 }  // namespace p3d::plan

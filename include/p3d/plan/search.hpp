@@ -36,7 +36,7 @@ struct PlannedLayout {
 };
 
 struct SearchResult {
-  std::vector<PlannedLayout> layouts;  ///< by time; of equal ones the one with less memory first
+  std::vector<PlannedLayout> layouts;  ///< sorted by time; equal ones by their sizes
   std::int64_t predicted = 0;          ///< layouts whose time was predicted
   /// Layouts that are quicker than the last one listed and do not fit, by reason.
   std::map<std::string, std::int64_t> rejected;
@@ -48,6 +48,8 @@ struct SearchResult {
 SearchResult search_layouts(config::Config const& config, config::Cluster const& cluster,
                             KernelGeneration const& kernels, SearchOptions const& options);
 
+/// The layout in words: "tp 8, pp 2, dp 16, micro 4, shard optimizer".
+std::string layout_of(config::Config const& config);
 /// The overrides of the input that make a layout: "parallel.tp=8", one for each of search_keys().
 std::vector<std::string> layout_overrides(config::Config const& config);
 

@@ -61,6 +61,10 @@ StepTime predict_step(config::Config const& config, config::Cluster const& clust
 /// Memory of the rank that has most, in bytes: what `p3d --check` predicts, on a device of that cluster.
 double predicted_bytes(config::Config const& config, config::Cluster const& cluster);
 
+/// In words, by how much the step gets shorter per 1 % of each constant of the cluster: what to buy. The five constants
+/// that matter most.
+std::string sensitivity(config::Config const& config, config::Cluster const& cluster, KernelGeneration const& kernels);
+
 /// The prediction in words: the step with its interval, tokens/s, MFU and HFU, memory, and a line for each part.
 std::string describe(config::Config const& config, config::Cluster const& cluster, StepTime const& time);
 

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""p3d plan: a layout that it lists can be run, the same words give the same answer, bad words are one error."""
+import csv
+import re
+import unittest
+
+import program
+from program import AppTest
+
+CLUSTERS = program.SOURCE / "inputs/clusters"
+MODEL = ["data.format=synthetic", "model.layers=4", "model.hidden=256", "model.heads=4", "model.seq_len=128",
+         "batch.global=8", "run.precision=bf16"]
+
+
+class Plan(AppTest):
+    def plan(self, *arguments, code=0):
+        run = program.Run(0, ("plan", *arguments), self.folder)
+        self.addCleanup(run.kill)
+        run.finish()
+        self.assertEqual(run.code, code, run.out + run.err)
+        return run.out if code == 0 else run.err
+
+    def search(self, *arguments, cluster="dgx-h100", ranks=8):
+        return self.plan(*MODEL, "--cluster", str(CLUSTERS / f"{cluster}.toml"), "--ranks", str(ranks), *arguments)
+
+    def test_the_best_layout_is_an_input(self):
+        text = self.search("--top", "3", "--out", "best.toml")
+        self.assertEqual(len(re.findall(r"^ +[123] ", text, re.M)), 3, text)
+        run = program.Run(0, ("--check", "best.toml", "--ranks", "8"), self.folder)
+        self.addCleanup(run.kill)
+        run.finish()
+        self.assertEqual(run.code, 0, run.out + run.err)
+        # The words of the best layout predict the same step.
+        words = re.search(r"^The best layout: (.*)$", text, re.M).group(1).split()
+        again = self.search("--as-is", *words)
+        step = re.compile(r"^Step on 8 ranks of .*", re.M)
+        self.assertEqual(step.search(again).group(0), step.search(text).group(0))
+
+    def test_the_same_words_give_the_same_answer(self):
+        self.assertEqual(self.search(), self.search())
+
+    def test_parts_sum_to_the_step(self):
+        text = self.search("--as-is", "parallel.tp=2", "parallel.pp=2", "parallel.dp=2")
+        step = float(re.search(r": ([0-9.e-]+) s \(", text).group(1))
+        parts = [float(x) for x in re.findall(r"^  \w+ +([0-9.e-]+) s ", text, re.M)]
+        self.assertGreater(len(parts), 8)
+        self.assertAlmostEqual(sum(parts) / step, 1, delta=2e-3)
+
+    def test_every_cluster_file_works(self):
+        files = sorted(CLUSTERS.glob("*.toml"))
+        self.assertGreaterEqual(len(files), 10)
+        for file in files:
+            with self.subTest(file.name):
+                self.assertIn("Step on 8 ranks of ", self.search("--top", "1", cluster=file.stem))
+
+    def test_fixed_keys(self):
+        text = self.search("--fix", "parallel.tp=2", "--fix", "memory.shard=none", "--top", "4")
+        for line in re.findall(r"tp \d.*", text):
+            self.assertTrue(line.startswith("tp 2,"), line)
+            self.assertNotIn("shard", line)
+
+    def test_bad_words(self):
+        cluster = ("--cluster", str(CLUSTERS / "dgx-h100.toml"))
+        for words, expected in (
+                ((*MODEL, *cluster, "--ranks", "8", "--fix", "model.hidden=8"), "a key that the search chooses"),
+                ((*MODEL, *cluster, "--ranks", "7"), "a number of ranks and a batch that some layout divides"),
+                ((*MODEL, "model.layers=2000", "model.hidden=16384", *cluster, "--ranks", "2"), "a layout that fits"),
+                ((*MODEL, *cluster, "--kernels", "fusd"), "a generation of kernels"),
+                ((*MODEL, "--cluster", "none.toml"), "a cluster file"),
+                ((*MODEL, "model.hiden=8", *cluster), "did you mean hidden?")):
+            with self.subTest(expected):
+                self.assertIn(expected, self.plan(*words, code=2))
+
+    def test_grade(self):
+        with open(self.folder / "rows.csv", "w") as file:
+            file.write("id,group,split,cluster,kernels,model.layers,parallel.tp,batch.global,measured_s,note\n"
+                       "a,one,validate,dgx-a100,fused,2,1,8,0.001,\"first, of two\"\n"
+                       "b,one,validate,dgx-a100,fused,2,2,8,0.002,\n")
+        text = self.plan("grade", "rows.csv", "--clusters", str(CLUSTERS), "--csv", "out.csv")
+        self.assertRegex(text, r"one, validate +2 ")
+        rows = list(csv.DictReader(open(self.folder / "out.csv")))
+        self.assertEqual([r["note"] for r in rows], ["first, of two", ""])
+        for r in rows:
+            self.assertAlmostEqual(float(r["predicted"]) / float(r["measured_s"]) - 1, float(r["error"]), delta=1e-4)
+            self.assertLess(float(r["low"]), float(r["predicted"]))
+
+    def test_grade_of_memory(self):
+        with open(self.folder / "rows.csv", "w") as file:
+            file.write("id,cluster,model.layers,measured_bytes\na,dgx-a100,2,1e9\n")
+        self.assertRegex(self.plan("grade", "rows.csv", "--clusters", str(CLUSTERS)), r"all +1 ")
+
+    def test_bad_rows(self):
+        good = "id,cluster,model.layers,measured_s\na,dgx-a100,2,1\n"
+        for text, expected in (
+                (good.replace("model.layers", "model.layer"), "did you mean model.layers?"),
+                (good.replace(",1\n", ",x\n"), "rows.csv, line 2, measured_s"),
+                (good.replace(",2,", ",-2,"), "rows.csv, line 2"),
+                (good.replace("dgx-a100", "nowhere"), "a cluster file"),
+                (good.replace("measured_s", "seconds"), "a column measured_s or measured_bytes"),
+                (good.replace("a,dgx", "dgx"), "4 cells, one for each column"),
+                ("", "a table with a header")):
+            with self.subTest(expected):
+                (self.folder / "rows.csv").write_text(text)
+                self.assertIn(expected, self.plan("grade", "rows.csv", "--clusters", str(CLUSTERS), code=2))
+
+
+if __name__ == "__main__":
+    unittest.main()

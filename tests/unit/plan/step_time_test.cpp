@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// Predicted steps: against an independent program in Python (its numbers are in the table below), by what must not
+// change, and the search against trying every layout.
+#include <p3d/config/cluster.hpp>
+#include <p3d/config/parse.hpp>
+#include <p3d/plan/search.hpp>
+#include <p3d/plan/step_time.hpp>
+
+#include <p3d/base/enum_names.hpp>
+#include <p3d/base/error.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace {
+using namespace p3d;
+using plan::TimePart;
+
+config::Config input(std::vector<std::string> overrides) {
+  overrides.insert(overrides.begin(), "data.format=synthetic");
+  auto result = config::parse_text("", "test", "/", overrides, 0);
+  if (!result.config) throw std::runtime_error(config::format(result.errors));
+  return *result.config;
+}
+
+config::Cluster cluster(std::string const& name) {
+  auto result = config::parse_cluster_file(std::string(P3D_SOURCE_DIR) + "/inputs/clusters/" + name + ".toml");
+  if (!result.cluster) throw std::runtime_error(config::format(result.errors));
+  return *result.cluster;
+}
+
+std::vector<std::string> gpt(int layers, int hidden, int heads, int seq) {
+  return {"model.vocab_size=50257",
+          "model.layers=" + std::to_string(layers),
+          "model.hidden=" + std::to_string(hidden),
+          "model.heads=" + std::to_string(heads),
+          "model.seq_len=" + std::to_string(seq),
+          "run.precision=fp16",
+          "memory.recompute=full"};
+}
+std::vector<std::string> with(std::vector<std::string> a, std::vector<std::string> const& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+/// Seconds by part of three rows of benchmarks/plan/rows.csv, from the prototype of the model in Python.
+TEST(StepTime, AgreesWithAnIndependentProgram) {
+  struct Row {
+    std::vector<std::string> input;
+    double step, gemm_forward, attention, tensor, head, data, jitter;
+  };
+  for (auto const& r :
+       {Row{with(gpt(30, 3072, 32, 2048), {"parallel.dp=64", "batch.micro=4", "batch.global=512"}), 3.68674025,
+            0.842236766, 1.46172216, 0, 0.0698244197, 0.156008141, 0.103346989},
+        Row{with(gpt(30, 3072, 32, 2048), {"parallel.tp=8", "parallel.dp=8", "batch.micro=32", "batch.global=512"}),
+            5.18980536, 0.832569855, 1.46172216, 1.22201653, 0.0881293782, 0.140297619, 0.145481026},
+        Row{with(gpt(30, 3072, 32, 2048), {"parallel.tp=16", "parallel.dp=4", "batch.micro=16", "batch.global=512"}),
+            10.8422735, 0.876559062, 1.46394856, 6.31627776, 0.150859297, 0.0609806976, 0.30393145}}) {
+    auto const t = plan::predict_step(input(r.input), cluster("vtrain-a100"), plan::kernels_of("unfused", ""));
+    EXPECT_NEAR(t.seconds(), r.step, 1e-7 * r.step);
+    EXPECT_NEAR(t[TimePart::gemm_forward], r.gemm_forward, 1e-7);
+    EXPECT_NEAR(t[TimePart::attention], r.attention, 1e-7);
+    EXPECT_NEAR(t[TimePart::tensor], r.tensor, 1e-7);
+    EXPECT_NEAR(t[TimePart::head], r.head, 1e-7);
+    EXPECT_NEAR(t[TimePart::data], r.data, 1e-7);
+    EXPECT_NEAR(t[TimePart::jitter], r.jitter, 1e-7);
+  }
+}
+
+TEST(StepTime, EveryPartIsUsedAndTheirSumIsTheStep) {
+  auto const a = plan::predict_step(
+      input(with(gpt(32, 4096, 32, 4096),
+                 {"parallel.tp=2", "parallel.pp=2", "parallel.dp=4", "parallel.cp=2", "parallel.sequence=true",
+                  "batch.micro=1", "batch.global=64", "memory.shard=parameters"})),
+      cluster("dgx-h100"), plan::kernels_of("flash", ""));
+  auto const b = plan::predict_step(input({"model.preset=mixtral-tiny", "parallel.ep=4", "parallel.dp=4",
+                                           "batch.global=16", "memory.shard=optimizer", "run.precision=bf16"}),
+                                    cluster("dgx-h100"), plan::kernels_of("flash", ""));
+  double sum = 0;
+  for (auto part : base::values_of<TimePart>()) {
+    EXPECT_GT(a[part] + b[part], 0) << base::to_string(part);
+    sum += a[part];
+  }
+  EXPECT_DOUBLE_EQ(sum, a.seconds());
+  EXPECT_LT(a.low, a.seconds());
+  EXPECT_GT(a.high, a.seconds());
+}
+
+TEST(StepTime, BetterMachinesAreNotSlower) {
+  auto const c = input(with(gpt(32, 4096, 32, 2048),
+                            {"parallel.tp=4", "parallel.pp=2", "parallel.dp=8", "batch.micro=2", "batch.global=64"}));
+  auto const& k = plan::kernels_of("flash", "");
+  auto const machine = cluster("dgx-h100");
+  double const now = plan::predict_step(c, machine, k).seconds();
+  auto const after = [&](auto const& change) {
+    auto better = machine;
+    change(better);
+    return plan::predict_step(c, better, k).seconds();
+  };
+  EXPECT_LT(after([](auto& m) { m.device.fp16 *= 1.1; }), now);
+  EXPECT_LT(after([](auto& m) { m.device.bandwidth *= 1.1; }), now);
+  EXPECT_LT(after([](auto& m) { m.attention *= 1.1; }), now);
+  EXPECT_LT(after([](auto& m) { m.levels[0].bandwidth *= 1.1; }), now);
+  EXPECT_LT(after([](auto& m) { m.levels[1].bandwidth *= 1.1; }), now);
+  EXPECT_LT(after([](auto& m) { m.levels[0].latency *= 0.9; }), now);
+}
+
+TEST(StepTime, RefusesATypeWithoutARate) {
+  try {
+    plan::predict_step(
+        input({"run.precision=fp64"}),
+        [] {
+          auto c = cluster("dgx-h100");
+          c.device.fp64 = 0;
+          return c;
+        }(),
+        plan::kernels_of("", ""));
+    FAIL();
+  } catch (base::Error const& e) {
+    EXPECT_EQ(e.text().where, "run.precision");
+    EXPECT_EQ(e.code(), base::ExitCode::bad_input);
+  }
+}
+
+TEST(StepTime, RefusesUnknownKernels) {
+  try {
+    plan::kernels_of("fusd", "line 3");
+    FAIL();
+  } catch (base::Error const& e) {
+    EXPECT_EQ(e.text().where, "line 3");
+    EXPECT_NE(e.text().expected.find("fused"), std::string::npos);
+  }
+}
+
+/// Everything that the search may choose, tried one by one with the same checks.
+std::vector<std::pair<double, std::string>> by_trying(config::Config const& base, config::Cluster const& machine,
+                                                      int ranks) {
+  std::vector<std::pair<double, std::string>> all;
+  for (int tp = 1; tp <= ranks; ++tp)
+    for (int pp = 1; pp <= ranks; ++pp)
+      for (int micro = 1; micro <= base.batch.global; ++micro)
+        for (char const* recompute : {"none", "full"})
+          for (char const* shard : {"none", "optimizer", "gradients", "parameters"})
+            for (int v : {0, 2, 3, 4, 5, 6, 8}) {
+              if (ranks % (tp * pp) != 0) continue;
+              int const dp = ranks / (tp * pp);
+              if (base.batch.global % (dp * micro) != 0 || (dp == 1 && std::string(shard) != "none")) continue;
+              auto const microbatches = base.batch.global / (dp * micro);
+              if (v > 0 && (pp == 1 || base.model.layers % (pp * v) != 0 || microbatches % pp != 0)) continue;
+              std::vector<std::string> const words{
+                  "parallel.tp=" + std::to_string(tp),
+                  "parallel.pp=" + std::to_string(pp),
+                  "parallel.dp=" + std::to_string(dp),
+                  std::string("parallel.sequence=") + (tp > 1 ? "true" : "false"),
+                  "batch.micro=" + std::to_string(micro),
+                  "batch.microbatches=" + std::to_string(microbatches),
+                  std::string("memory.recompute=") + recompute,
+                  std::string("memory.shard=") + shard,
+                  std::string("pipeline.schedule=") + (v > 0 ? "interleaved_1f1b" : "1f1b"),
+                  "pipeline.virtual_stages=" + std::to_string(v)};
+              auto const parsed = config::parse_text(config::canonical_toml(base), "t", "/", words, ranks);
+              if (!parsed.config) continue;
+              try {
+                if (plan::predicted_bytes(*parsed.config, machine) > machine.device.memory) continue;
+              } catch (base::Error const&) {
+                continue;
+              }
+              all.emplace_back(plan::predict_step(*parsed.config, machine, plan::kernels_of("", "")).seconds(),
+                               plan::layout_of(*parsed.config));
+            }
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+TEST(Search, FindsWhatTryingEveryLayoutFinds) {
+  auto const base = input({"model.layers=4", "model.hidden=256", "model.heads=4", "model.seq_len=128", "batch.global=8",
+                           "run.precision=bf16"});
+  for (auto const* name : {"dgx-h100", "frontier"})
+    for (double memory : {1e12, 1.4e9}) {
+      auto machine = cluster(name);
+      machine.device.memory = memory;
+      for (int ranks : {2, 4, 8}) {
+        auto const result =
+            plan::search_layouts(base, machine, plan::kernels_of("", ""), {.ranks = ranks, .fixed = {}, .top = 5});
+        auto const all = by_trying(base, machine, ranks);
+        ASSERT_EQ(result.layouts.size(), std::min<std::size_t>(5, all.size())) << name << ' ' << ranks << ' ' << memory;
+        for (std::size_t i = 0; i < result.layouts.size(); ++i)
+          EXPECT_DOUBLE_EQ(result.layouts[i].time.seconds(), all[i].first) << all[i].second;
+      }
+    }
+}
+
+TEST(Search, KeepsWhatIsFixed) {
+  auto const base = input({"model.layers=4", "model.hidden=256", "model.heads=4", "model.seq_len=128", "batch.global=8",
+                           "run.precision=bf16", "parallel.tp=2", "parallel.dp=2", "memory.shard=optimizer"});
+  auto const result = plan::search_layouts(base, cluster("dgx-h100"), plan::kernels_of("", ""),
+                                           {.ranks = 8, .fixed = {"parallel.tp", "memory.shard"}, .top = 50});
+  ASSERT_FALSE(result.layouts.empty());
+  for (auto const& l : result.layouts) {
+    EXPECT_EQ(l.config.parallel.tp, 2);
+    EXPECT_EQ(l.config.memory.shard, config::Shard::optimizer);
+    EXPECT_EQ(l.config.num_ranks(), 8);
+    EXPECT_EQ(l.config.batch.global, 8);
+  }
+}
+
+TEST(Search, SaysWhatNothingFits) {
+  auto const base = input({"model.layers=4", "model.hidden=256", "model.heads=4", "model.seq_len=128", "batch.global=8",
+                           "run.precision=bf16"});
+  auto machine = cluster("dgx-h100");
+  machine.device.memory = 1e6;
+  auto const result =
+      plan::search_layouts(base, machine, plan::kernels_of("", ""), {.ranks = 4, .fixed = {}, .top = 5});
+  EXPECT_TRUE(result.layouts.empty());
+  EXPECT_GT(result.least_bytes, 1e6);
+  EXPECT_GT(result.rejected.at("memory"), 0);
+  EXPECT_THROW(plan::search_layouts(base, machine, plan::kernels_of("", ""), {.ranks = 7, .fixed = {}, .top = 5}),
+               base::Error);
+}
+
+}  // namespace
