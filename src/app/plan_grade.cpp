@@ -91,7 +91,7 @@ int grade(std::string const& path, std::string const& clusters, std::string cons
         g.predicted = time.seconds();
         g.low = time.low;
         g.high = time.high;
-        g.operations = time.operations;
+        g.operations = plan::operations_of_rank(row.config);
       }
     } catch (base::Error const& e) {
       base::refuse(e.text().expected, e.text().found, fmt::format("{} ({})", where, e.text().where), e.text().fix);

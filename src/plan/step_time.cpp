@@ -11,6 +11,7 @@
 #include <p3d/plan/machine_time.hpp>
 #include <p3d/plan/memory.hpp>
 #include <p3d/plan/model_cost.hpp>
+#include <p3d/plan/pipeline.hpp>
 #include <p3d/plan/run_plan.hpp>
 #include <p3d/plan/traffic.hpp>
 
@@ -81,7 +82,14 @@ private:
   double head_seconds() const;
   double embedding_seconds() const;
   double message_seconds_between_stages() const;
-  double data_seconds(std::vector<LayerTime const*> const& stage, double parameters, double expert_parameters) const;
+  /// How many layers of each kind a rank of the pipeline has.
+  using Layers = std::vector<double>;
+  void find_kinds();
+  Layers count(std::int64_t begin, std::int64_t end) const;
+  template <class Of>
+  double sum(Layers const& layers, Of const& of) const;
+  double bubble_seconds(double longest, double all, double head, double embedding) const;
+  double data_seconds(Layers const& layers, double parameters, double expert_parameters) const;
 
   config::Config const& c_;
   config::Cluster const& cluster_;
@@ -94,6 +102,8 @@ private:
   double gates_ = 1;       ///< matrices of the MLP before its activation
   double vocabulary_ = 0;  ///< rows of the embedding on a rank
   double microbatches_ = 1;
+  std::vector<LayerTime> kinds_;
+  std::vector<std::size_t> kind_of_layer_;
 };
 
 StepModel::StepModel(config::Config const& c, config::Cluster const& cluster, KernelGeneration const& kernels)
@@ -328,10 +338,9 @@ double StepModel::message_seconds_between_stages() const {
 
 /// Seconds that the step waits for the other replicas: gradients are reduced, and with a divided state parameters
 /// gathered.
-double StepModel::data_seconds(std::vector<LayerTime const*> const& stage, double parameters,
-                               double expert_parameters) const {
+double StepModel::data_seconds(Layers const& layers, double parameters, double expert_parameters) const {
   auto const shard = c_.memory.shard;
-  auto const layers = std::max(1.0, static_cast<double>(stage.size()));
+  double const number = std::max(1.0, sum(layers, [](auto const&) { return 1.0; }));
   if (shard == config::Shard::parameters || (c_.parallel.dp == 1 && expert_replicas().size == 1)) return 0;
   auto const gather = [&](double each) {
     return replica_gather(each * parameters) + gather_seconds(cluster_, expert_replicas(), each * expert_parameters);
@@ -344,54 +353,107 @@ double StepModel::data_seconds(std::vector<LayerTime const*> const& stage, doubl
                             : times * gather(k_.reduced_bytes);
   double const tail = shard == config::Shard::none ? 0 : gather(bytes_);
   if (!k_.overlaps_gradients) return reduce + tail;
-  double backward = 0, forward = 0;
-  for (auto const* t : stage) {
-    backward += t->backward.whole() + t->remade;
-    forward += t->forward.whole();
+  double const backward = sum(layers, [](auto const& t) { return t.backward.whole() + t.remade; });
+  double const forward = sum(layers, [](auto const& t) { return t.forward.whole(); });
+  double const exposed = std::max(k_.shared_units * reduce, reduce - times * backward) + reduce / number / times;
+  return std::min(exposed, reduce) + std::max(tail - forward, tail / number);
+}
+
+/// The kinds of layers of the model: one for each that differs from those before it.
+void StepModel::find_kinds() {
+  auto const& m = c_.model;
+  std::vector<std::int64_t> first;  // layer of each kind
+  kind_of_layer_.reserve(static_cast<std::size_t>(m.layers));
+  for (std::int64_t l = 0; l < m.layers; ++l) {
+    auto const same = std::find_if(first.begin(), first.end(), [&](std::int64_t other) {
+      return m.has_experts(l) == m.has_experts(other) && m.window_of(l) == m.window_of(other);
+    });
+    kind_of_layer_.push_back(static_cast<std::size_t>(same - first.begin()));
+    if (same != first.end()) continue;
+    first.push_back(l);
+    kinds_.push_back(layer_time(l));
   }
-  double const exposed = std::max(k_.shared_units * reduce, reduce - times * backward) + reduce / layers / times;
-  return std::min(exposed, reduce) + std::max(tail - forward, tail / layers);
+}
+
+/// The layers of a rank of the pipeline, by kind.
+StepModel::Layers StepModel::count(std::int64_t begin, std::int64_t end) const {
+  Layers out(kinds_.size());
+  for (auto l = begin; l < end; ++l) out[kind_of_layer_[static_cast<std::size_t>(l)]] += 1;
+  return out;
+}
+
+/// The sum over layers of what `of` says of each kind.
+template <class Of>
+double StepModel::sum(Layers const& layers, Of const& of) const {
+  double out = 0;
+  for (std::size_t k = 0; k < kinds_.size(); ++k)
+    if (layers[k] > 0) out += layers[k] * of(kinds_[k]);
+  return out;
+}
+
+/// Seconds that ranks wait for a pipeline to fill and to empty, and for the longest of them. `longest`, `all`: seconds
+/// of a microbatch on the longest rank, and on all. Of schedules that are no 1F1B the program itself is simulated.
+double StepModel::bubble_seconds(double longest, double all, double head, double embedding) const {
+  auto const& p = c_.parallel;
+  if (p.pp == 1) return 0;
+  int const chunks = std::max(1, c_.pipeline.virtual_stages);
+  if (c_.pipeline.schedule == "1f1b" || c_.pipeline.schedule == "interleaved_1f1b") return (all - longest) / chunks;
+  auto const plan = plan_pipeline(c_, {}, execution_of(c_));
+  PipelineCosts costs;
+  for (int s = 0; s < plan.stages.num_stages(); ++s) {
+    auto const range = plan.stages.layers(s);
+    auto const layers = count(range.begin, range.end);
+    bool const divided = c_.divides_vocabulary();
+    double const first = plan.stages.is_first(s) && !divided ? embedding : 0;
+    double const last = plan.stages.is_last(s) && !divided ? head : 0;
+    auto const weight = [](LayerTime const& t) { return t.backward.gemm_weight + t.accumulate; };
+    costs.stages.push_back(
+        {.forward = sum(layers, [](auto const& t) { return t.forward.whole() + t.gathers / 2; }) + first / 2 + last / 3,
+         .input = sum(layers,
+                      [&](auto const& t) {
+                        return t.backward.whole() + t.remade + t.gathers / 2 - t.backward.gemm_weight;
+                      }) +
+                  last / 3,
+         .weight = sum(layers, weight) + first / 2 + last / 3});
+  }
+  if (c_.divides_vocabulary())
+    costs.vocabulary = {.embed_forward = embedding / 2,
+                        .head_forward = head / 3,
+                        .head_backward = 2 * head / 3,
+                        .embed_backward = embedding / 2};
+  auto const step = simulate(plan.program, costs, execution_of(c_)).makespan;
+  return std::max(0.0, step - microbatches_ * longest);
 }
 
 StepTime StepModel::predict() {
   auto const& p = c_.parallel;
   auto const& m = c_.model;
-  std::vector<LayerTime> layers;
-  for (std::int64_t l = 0; l < m.layers; ++l) {
-    bool const same = l > 0 && m.has_experts(l) == m.has_experts(l - 1) && m.window_of(l) == m.window_of(l - 1);
-    layers.push_back(same ? layers.back() : layer_time(l));
-  }
+  find_kinds();
   double const head = head_seconds(), embedding = embedding_seconds(), message = message_seconds_between_stages();
   int const chunks = std::max(1, c_.pipeline.virtual_stages);
 
-  // Ranks of the pipeline with so many layers, as even as they can be, and their seconds for a microbatch. At the ends
-  // a rank has one neighbour, with chunks every one has two for each.
-  struct Rank {
-    std::vector<LayerTime const*> layers;
-    double seconds = 0, messages = 0, parameters = 0, expert_parameters = 0;
-  };
-  std::vector<Rank> ranks(static_cast<std::size_t>(p.pp));
-  std::size_t next = 0;
-  double all = 0, parameters = 0, expert_parameters = 0;
+  // Ranks of the pipeline with so many layers, as even as they can be. At the ends a rank has one neighbour, with
+  // chunks every one has two for each.
+  Layers longest;
+  double most = -1, longest_seconds = 0, messages = 0, all = 0, parameters = 0, expert_parameters = 0;
+  std::int64_t next = 0;
   for (int r = 0; r < p.pp; ++r) {
-    auto& rank = ranks[static_cast<std::size_t>(r)];
-    for (std::int64_t i = 0; i < m.layers / p.pp + (r < m.layers % p.pp ? 1 : 0); ++i) {
-      auto const& layer = layers[next++];
-      rank.layers.push_back(&layer);
-      rank.seconds += layer.seconds();
-      rank.parameters += layer.parameters;
-      rank.expert_parameters += layer.expert_parameters;
-    }
+    auto const end = next + m.layers / p.pp + (r < m.layers % p.pp ? 1 : 0);
+    auto layers = count(next, end);
+    next = end;
     bool const first = r == 0, last = r + 1 == p.pp;
-    rank.seconds += (first ? embedding : 0) + (last || c_.divides_vocabulary() ? head : 0);
-    rank.messages = p.pp == 1 ? 0 : chunks > 1 ? 2 * chunks : first || last ? 1 : 2;
-    all += rank.seconds;
-    parameters = std::max(parameters, rank.parameters);
-    expert_parameters = std::max(expert_parameters, rank.expert_parameters);
+    double const seconds = sum(layers, [](auto const& t) { return t.seconds(); }) + (first ? embedding : 0) +
+                           (last || c_.divides_vocabulary() ? head : 0);
+    double const sends = p.pp == 1 ? 0 : chunks > 1 ? 2 * chunks : first || last ? 1 : 2;
+    all += seconds;
+    parameters = std::max(parameters, sum(layers, [](auto const& t) { return t.parameters; }));
+    expert_parameters = std::max(expert_parameters, sum(layers, [](auto const& t) { return t.expert_parameters; }));
+    if (seconds + sends * message <= most) continue;
+    most = seconds + sends * message;
+    longest = std::move(layers);
+    longest_seconds = seconds;
+    messages = sends;
   }
-  auto const& longest = *std::max_element(ranks.begin(), ranks.end(), [&](Rank const& a, Rank const& b) {
-    return a.seconds + a.messages * message < b.seconds + b.messages * message;
-  });
   // Embedding and head, once where they are one matrix or on two ranks; positions.
   double const roots = vocabulary_ * width_ * (p.pp > 1 || m.tied_embeddings ? 1 : 2);
   parameters += roots + static_cast<double>(m.seq_len) * width_;
@@ -400,34 +462,29 @@ StepTime StepModel::predict() {
   bool const full = c_.memory.recompute == config::Recompute::full;
   bool const attention_again = c_.memory.recompute == config::Recompute::list && c_.memory.recompute_ops.attention;
   double const passes = full ? 2 : 1, n = microbatches_;
-  double layer_seconds = 0;
-  for (auto const* layer : longest.layers) {
-    auto const& f = layer->forward;
-    auto const& b = layer->backward;
-    out[P::gemm_forward] += n * passes * f.gemm_input;
-    out[P::gemm_input] += n * b.gemm_input;
-    out[P::gemm_weight] += n * b.gemm_weight;
-    out[P::attention] += n * ((passes + (attention_again ? 1 : 0)) * f.attention + b.attention);
-    out[P::memory] += n * (passes * f.memory + b.memory + layer->accumulate);
-    out[P::tensor] += n * (passes * f.tensor + b.tensor);
-    out[P::context] += n * (passes * f.context + b.context);
-    out[P::experts] += n * (passes * f.experts + b.experts);
-    out[P::launches] += n * (passes * f.launches + b.launches);
-    out[P::weights] += n * layer->gathers;
-    layer_seconds += layer->seconds();
-  }
-  out[P::head] = n * (longest.seconds - layer_seconds);
-  out[P::bubble] = (all - longest.seconds) / chunks;
-  out[P::messages] = (n * longest.messages + 2 * (p.pp - 1)) * message;
+  auto const add = [&](P part, auto const& of) { out[part] = n * sum(longest, of); };
+  add(P::gemm_forward, [&](auto const& t) { return passes * t.forward.gemm_input; });
+  add(P::gemm_input, [](auto const& t) { return t.backward.gemm_input; });
+  add(P::gemm_weight, [](auto const& t) { return t.backward.gemm_weight; });
+  add(P::attention,
+      [&](auto const& t) { return (passes + (attention_again ? 1 : 0)) * t.forward.attention + t.backward.attention; });
+  add(P::memory, [&](auto const& t) { return passes * t.forward.memory + t.backward.memory + t.accumulate; });
+  add(P::tensor, [&](auto const& t) { return passes * t.forward.tensor + t.backward.tensor; });
+  add(P::context, [&](auto const& t) { return passes * t.forward.context + t.backward.context; });
+  add(P::experts, [&](auto const& t) { return passes * t.forward.experts + t.backward.experts; });
+  add(P::launches, [&](auto const& t) { return passes * t.forward.launches + t.backward.launches; });
+  add(P::weights, [](auto const& t) { return t.gathers; });
+  out[P::head] = n * (longest_seconds - sum(longest, [](auto const& t) { return t.seconds(); }));
+  out[P::bubble] = bubble_seconds(longest_seconds, all, head, embedding);
+  out[P::messages] = (n * messages + 2 * (p.pp - 1)) * message;
   if (shards(config::Shard::parameters)) {
-    auto const& first = layers.front();
     double const whole = m.tied_embeddings ? vocabulary_ * width_ : 2 * vocabulary_ * width_;
-    auto const once = [&](double count) {
-      return replica_gather(bytes_ * count) + replica_gather(k_.reduced_bytes * count);
+    auto const once = [&](double numbers) {
+      return replica_gather(bytes_ * numbers) + replica_gather(k_.reduced_bytes * numbers);
     };
-    out[P::weights] += once(first.parameters) + n * once(whole);
+    out[P::weights] += once(kinds_.front().parameters) + n * once(whole);
   }
-  out[P::data] = data_seconds(longest.layers, parameters, expert_parameters);
+  out[P::data] = data_seconds(longest, parameters, expert_parameters);
   if (p.pp > 1 && m.tied_embeddings && !c_.divides_vocabulary())
     out[P::embeddings] = all_reduce_seconds(cluster_, {2, stride(config::Axis::pp) * (p.pp - 1)},
                                             k_.reduced_bytes * vocabulary_ * width_);
@@ -440,12 +497,6 @@ StepTime StepModel::predict() {
   double const bound = std::min(1.0, 4 * out[P::launches] / out.seconds());
   out.low = out.seconds() * (1 - std::hypot(0.10, 0.12 * bound));
   out.high = out.seconds() * (1 + std::hypot(0.18, 0.12 * bound));
-  double remade = 0;
-  auto const stages = layout::make_stage_map(c_);
-  for (int s = 0; s < stages.num_stages() && c_.memory.recompute != config::Recompute::automatic; ++s)
-    remade +=
-        recompute_flops_per_token(c_, layout::stage_recompute(c_.memory, stages, s), stages.layers(s).begin, Keys::all);
-  out.operations = (flops_per_token(c_) + remade) * static_cast<double>(c_.batch.global * m.seq_len) / c_.num_ranks();
   return out;
 }
 
@@ -459,6 +510,15 @@ double StepTime::seconds() const {
 
 StepTime predict_step(config::Config const& config, config::Cluster const& cluster, KernelGeneration const& kernels) {
   return StepModel(config, cluster, kernels).predict();
+}
+
+double operations_of_rank(config::Config const& c) {
+  auto const stages = layout::make_stage_map(c);
+  double remade = 0;
+  for (int s = 0; s < stages.num_stages() && c.memory.recompute != config::Recompute::automatic; ++s)
+    remade +=
+        recompute_flops_per_token(c, layout::stage_recompute(c.memory, stages, s), stages.layers(s).begin, Keys::all);
+  return (flops_per_token(c) + remade) * static_cast<double>(c.batch.global * c.model.seq_len) / c.num_ranks();
 }
 
 double predicted_bytes(config::Config const& config, config::Cluster const&) {
@@ -476,7 +536,7 @@ std::string describe(config::Config const& c, config::Cluster const& cluster, St
   std::string text =
       fmt::format("Step on {} ranks of {}: {:.4g} s ({:.4g} to {:.4g}), {} tokens/s, MFU {:.1f} %, HFU {:.1f} %\n",
                   c.num_ranks(), cluster.name, seconds, time.low, time.high, base::human_count(tokens / seconds),
-                  share(model_flops_per_step(c) / c.num_ranks()), share(time.operations));
+                  share(model_flops_per_step(c) / c.num_ranks()), share(operations_of_rank(c)));
   double const bytes = predicted_bytes(c, cluster);
   text += fmt::format("Memory of the rank that has most: {} of {}{}\n", base::human_bytes(bytes),
                       base::human_bytes(cluster.device.memory), bytes > cluster.device.memory ? ": too much" : "");

@@ -139,7 +139,7 @@ private:
   void wait_for_store(schedule::Op move, int stage, schedule::Action const& action, ProgramRun const& run);
   void post_deferred(ProgramRun const& run);
   void flush_deferred(ProgramRun const& run);
-  /// A forward and a backward that take turns (schedule::begins_pair): both wait for what they read, then both run.
+  /// A forward and a backward that interleave (schedule::begins_pair): both wait for what they read, then both run.
   void execute_pair(std::size_t first, ProgramRun& run);
   /// Waits for what F, or B, I or W, reads.
   void prepare_forward(schedule::Action const& action, Detail const& detail, ProgramRun& run);

@@ -48,7 +48,6 @@ inline constexpr std::size_t num_time_parts = 17;
 struct StepTime {
   std::array<double, num_time_parts> parts{};  ///< seconds, by TimePart
   double low = 0, high = 0;                    ///< the interval that contains nine of ten measured steps
-  double operations = 0;                       ///< of a rank in the mean, with those of remade activations
 
   double& operator[](TimePart p) { return parts[static_cast<std::size_t>(p)]; }
   double operator[](TimePart p) const { return parts[static_cast<std::size_t>(p)]; }
@@ -57,6 +56,9 @@ struct StepTime {
 
 /// Predicts the step of a checked input. Throws base::Error (bad_input) where the device has no rate for run.precision.
 StepTime predict_step(config::Config const& config, config::Cluster const& cluster, KernelGeneration const& kernels);
+
+/// Operations of a rank in a step, in the mean, with those of remade activations.
+double operations_of_rank(config::Config const& config);
 
 /// Memory of the rank that has most, in bytes: what `p3d --check` predicts, on a device of that cluster.
 double predicted_bytes(config::Config const& config, config::Cluster const& cluster);

@@ -169,7 +169,9 @@ TEST(GpuMemory, OfRanksThatShareAGpuIsAdded) {
   EXPECT_EQ(ends(60, {"bus 0", 100, 200}), !several);
   EXPECT_TRUE(ends(60, {own, 100, 200}));
   EXPECT_TRUE(ends(60, {"bus 0", 0, 0})) << "not known: not refused";
-  if (device::on_host()) EXPECT_EQ(engine::gpu_room().total, 0);
+  if (device::on_host()) {
+    EXPECT_EQ(engine::gpu_room().total, 0);
+  }
 }
 
 TEST(LateKernels, LeaveEveryBitAsItIs) {

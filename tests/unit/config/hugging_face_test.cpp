@@ -258,7 +258,9 @@ Updated update(Json const& origin, Model const& now, char const* dtype = "float3
   auto const found = update_hugging_face(origin.dump(), "F/config.json", now, dtype, eos);
   Updated out{Json::parse(found.text), {}};
   for (auto const& line : found.changes) out.lines += line + "\n";
-  if (out.file == origin) EXPECT_EQ(found.text, origin.dump()) << "the origin's own bytes";
+  if (out.file == origin) {
+    EXPECT_EQ(found.text, origin.dump()) << "the origin's own bytes";
+  }
   return out;
 }
 

@@ -283,7 +283,7 @@ TEST(RunPlan, RefusesASchedulesFileForOtherKeys) {
   write({"memory.shard=parameters"}, as_it_is);
   EXPECT_EQ(read({"memory.shard=parameters"}), "");
   EXPECT_EQ(read({"memory.shard=optimizer"}), "");
-  contains(read({}), "weights that stay whole");
+  contains(read({}), "resident weights");
   contains(read({"memory.offload_parameters=disk"}), "weights of stage 0 that are gathered and released");
   contains(read({"memory.shard=gradients", "memory.reduce=microbatch"}), "one for each stage");
 

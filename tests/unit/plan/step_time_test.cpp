@@ -107,6 +107,21 @@ TEST(StepTime, BetterMachinesAreNotSlower) {
   EXPECT_LT(after([](auto& m) { m.levels[0].latency *= 0.9; }), now);
 }
 
+// Schedules that the formula of 1F1B does not fit are simulated: with equal parts GPipe has the bubble of 1F1B, and
+// zero-bubble schedules have less.
+TEST(StepTime, SchedulesHaveTheirOwnBubbles) {
+  auto const bubble = [](char const* schedule) {
+    auto const c =
+        input(with(gpt(32, 4096, 32, 2048), {"parallel.pp=4", "parallel.dp=2", "batch.micro=1", "batch.global=32",
+                                             "memory.recompute=none", std::string("pipeline.schedule=") + schedule}));
+    auto const t = plan::predict_step(c, cluster("dgx-h100"), plan::kernels_of("flash", ""));
+    return t[TimePart::bubble] / t.seconds();
+  };
+  EXPECT_NEAR(bubble("gpipe"), bubble("1f1b"), 0.02);
+  EXPECT_LT(bubble("zb_h1"), 0.8 * bubble("1f1b"));
+  EXPECT_LT(bubble("zb_v"), 0.8 * bubble("1f1b"));
+}
+
 TEST(StepTime, RefusesATypeWithoutARate) {
   try {
     plan::predict_step(
