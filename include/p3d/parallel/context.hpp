@@ -96,32 +96,7 @@ public:
                 View2<S> dqkv);
 
 private:
-  struct Place;
-  struct Columns;
-  Place place_of(Call const& call) const;
-  /// The description of attention of this place's queries over the keys of place `keys_of`.
-  kernels::AttentionShape shape_of(Call const& call, Place const& place, int keys_of) const;
-  /// The all-to-all from the rank's tokens with all heads (`local`) to the place's tokens with some heads (`there`).
-  template <class T>
-  void to_place(Call const& call, Place const& place, Columns const& columns, kernels::HeadRows<T const> local,
-                kernels::HeadRows<T> there, View1<T> sent, View1<T> received);
-  /// The all-to-all back, from the place's tokens with some heads to the rank's tokens with all heads.
-  template <class T>
-  void to_local(Call const& call, Place const& place, Columns const& columns, kernels::HeadRows<T const> there,
-                kernels::HeadRows<T> local, View1<T> sent, View1<T> received);
-  /// The all-to-all of delta, from the rank's tokens with all heads to the place's tokens with some heads.
-  void delta_to_place(Call const& call, Place const& place, View1<A const> local, View1<A> there);
-  /// Copies the keys and values of this rank's place into rows of their own: keys, then values.
-  void pack_keys(Place const& place, kernels::HeadRows<S const> qkv, View1<S> packed);
-  /// Forward over the keys of all places, in the order of the ring: this place's own first.
-  template <class O>
-  void forward_blocks(Call const& call, Place const& place, kernels::HeadRows<S const> qkv, kernels::HeadRows<O> out,
-                      View1<A> lse);
-  /// Backward over the keys of all places, in the order of the ring; dkv gets the gradients of this place's keys.
-  template <class D>
-  void backward_blocks(Call const& call, Place const& place, kernels::HeadRows<S const> qkv,
-                       kernels::HeadRows<S const> dout, View1<A const> lse, View1<A const> delta,
-                       kernels::HeadRows<D> dq, kernels::HeadRows<D> dkv, kernels::WholeOutput<S> const& whole = {});
+  struct Work;
 
   ContextHeads heads_;
   std::int64_t samples_ = 0;  ///< most samples of a microbatch
