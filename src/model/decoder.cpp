@@ -93,7 +93,7 @@ Decoder<P>::Decoder(config::Config const& c, layout::StageMap const& stages, int
 
 template <class P>
 void Decoder<P>::forward(StageWeights<P> const& w) {
-  auto const& t = *scratch_;
+  auto& t = *scratch_;
   auto const x = t.x();
   if (first_) {
     if (!divided_) embed(w);
@@ -104,7 +104,7 @@ void Decoder<P>::forward(StageWeights<P> const& w) {
     S* const place = caches_.data() + 2 * static_cast<std::int64_t>(l) * one;
     KeyValueCache<P> const cache{t.texts(), View2<S>(place, cache_rows_, cache_columns_),
                                  View2<S>(place + one, cache_rows_, cache_columns_)};
-    blocks_[l].forward_cached(w.layers[l], t.rows(), cache, x, t.saved(), t.block(), x);
+    blocks_[l].forward({w.layers[l], t.rows(), RoutePass::decoding, x, t.saved(), t.block(), {}, true, &cache}, x);
   }
 }
 
@@ -121,7 +121,7 @@ View2<typename P::Storage> Decoder<P>::final_rows(std::int64_t rows) const {
 template <class P>
 void Decoder<P>::finish(StageWeights<P> const& w, std::span<int const> rows) {
   P3D_REQUIRE(last_, "only the last stage has a final norm");
-  auto const& t = *scratch_;
+  auto& t = *scratch_;
   auto const hidden = static_cast<std::int64_t>(t.x().extent(1)), n = static_cast<std::int64_t>(rows.size());
   P3D_REQUIRE(n * hidden <= static_cast<std::int64_t>(picked_.size()), "there are logits of one row of each text");
   View2<S> const picked(picked_.data(), n, hidden);

@@ -328,17 +328,20 @@ void Stage<P>::open(Opened& o, int slot, RebuiltSet const* rebuilt, bool running
 }
 
 template <class P>
+LayerCall<P> Stage<P>::layer_call(StageWeights<P> const& w, ActivationSlot const& slot, Opened& o, int l,
+                                  RoutePass kind) {
+  return {w.layers[at(l)], slot.rows, kind, o.x[at(l)], o.saved[at(l)], o.scratch->block, {}, stays_};
+}
+
+template <class P>
 void Stage<P>::remake(StageWeights<P> const& w, int slot, int begin, int end) {
   auto& s = slots_[at(slot)];
   auto const& r = recompute(slot);
   if (r.input(begin) == KeptInput::shared)
     parallel::gather_shares<S>(*tp_, s.shares[at(begin)], device::flat(backward_.x[at(begin)]));
   for (int l = begin; l + 1 < end; ++l)
-    blocks_[at(l)].forward(w.layers[at(l)], s.rows, RoutePass::again, backward_.x[at(l)], backward_.saved[at(l)],
-                           backward_.scratch->block, backward_.x[at(l + 1)]);
-  auto const last = at(end - 1);
-  blocks_[last].remake(w.layers[last], s.rows, backward_.x[last], backward_.saved[last], backward_.scratch->block,
-                       r.keeps_sums);
+    blocks_[at(l)].forward(layer_call(w, s, backward_, l, RoutePass::again), backward_.x[at(l + 1)]);
+  blocks_[at(end - 1)].remake(layer_call(w, s, backward_, end - 1, RoutePass::again), r.keeps_sums);
 }
 
 template <class P>
@@ -346,11 +349,12 @@ void Stage<P>::forward(StageWeights<P> const& w, int slot, bool training) {
   auto& s = begin_action(slot, *forward_.scratch);
   open(forward_, slot, nullptr, true);
   if (first_) embed(w, s, training);
-  for (std::size_t l = 0; l < blocks_.size(); ++l) {
-    blocks_[l].forward(w.layers[l], s.rows, training ? RoutePass::training : RoutePass::evaluation, forward_.x[l],
-                       forward_.saved[l], forward_.scratch->block, forward_.x[l + 1]);
-    if (training && s.shares[l + 1].data() != nullptr)
-      parallel::keep_share<S>(*tp_, device::flat(forward_.x[l + 1]), s.shares[l + 1]);
+  auto const kind = training ? RoutePass::training : RoutePass::evaluation;
+  for (int l = 0; l < recompute_.num_layers(); ++l) {
+    auto const y = forward_.x[at(l + 1)];
+    blocks_[at(l)].forward(layer_call(w, s, forward_, l, kind), y);
+    auto const share = s.shares[at(l + 1)];
+    if (training && share.data() != nullptr) parallel::keep_share<S>(*tp_, device::flat(y), share);
   }
   if (!last_) return;
   final_norm_.forward(tp_->exec, w.final_norm, s.x.back(), s.final_norm());
@@ -374,8 +378,9 @@ void Stage<P>::backward(StageWeights<P> const& w, int slot, double loss_scale, R
   for (int l = r.num_layers(); l-- > 0;) {
     auto const i = at(l);
     if (r.layer(l).full && r.group_end(l) == l + 1) remake(w, slot, r.group_begin(l), l + 1);
-    blocks_[i].backward(w.layers[i], s.rows, backward_.x[i], r.layer(l), backward_.saved[i], backward_.scratch->block,
-                        s.gradient);
+    auto call = layer_call(w, s, backward_, l, RoutePass::training);
+    call.discarded = r.layer(l);
+    blocks_[i].backward(call, s.gradient);
     if (ready) ready(layer_begin_[i], layer_begin_[i + 1]);
   }
   if (first_) finish_input_gradient(s);
@@ -400,21 +405,13 @@ void Stage<P>::backward_input(StageWeights<P> const& w, int slot, double loss_sc
   for (int l = r.num_layers(); l-- > 0;) {
     auto const i = at(l);
     if (r.layer(l).full && r.group_end(l) == l + 1) remake(w, slot, r.group_begin(l), l + 1);
-    auto& saved = backward_.saved[i];
-    blocks_[i].backward_input(w.layers[i], s.rows, backward_.x[i], backward_.x[i + 1], r.layer(l), saved,
-                              backward_.scratch->block, s.gradient);
-    if (stays_) {  // back to where it was
-      for (auto const& [place, got] :
-           {std::pair(&backward_.scratch->block.dup, &saved.up), {&backward_.scratch->block.dqkv, &saved.qkv}}) {
-        Kokkos::deep_copy(tp_->exec, *place, *got);
-        std::swap(*place, *got);
-      }
-      continue;
-    }
-    // These two have changed places with scratch: their owner takes over what it got.
+    auto call = layer_call(w, s, backward_, l, RoutePass::training);
+    call.discarded = r.layer(l);
+    blocks_[i].backward_input(call, backward_.x[i + 1], s.gradient);
+    // Views of these two may have changed places with scratch: their owner takes over what it got.
     auto& owner = r.layer(l).full ? rebuilt->blocks[i] : s.blocks[i];
-    owner.up = saved.up;
-    owner.qkv = saved.qkv;
+    owner.up = call.a.up;
+    owner.qkv = call.a.qkv;
   }
   if (first_ && vocabulary_elsewhere_) finish_input_gradient(s);  // the ranks of the embedding wait for it
 }
@@ -427,9 +424,9 @@ void Stage<P>::backward_weight(StageWeights<P> const& w, int slot, Ready const& 
     if (!vocabulary_elsewhere_) head_backward_weight(w, s, whole_head_input(s, *backward_.scratch));
     if (ready) ready(layer_begin_.back(), end_of_own_);
   }
-  for (std::size_t l = blocks_.size(); l-- > 0;) {
-    blocks_[l].backward_weight(w.layers[l], backward_.x[l + 1], backward_.saved[l], backward_.scratch->block);
-    if (ready) ready(layer_begin_[l], layer_begin_[l + 1]);
+  for (int l = recompute_.num_layers(); l-- > 0;) {
+    blocks_[at(l)].backward_weight(layer_call(w, s, backward_, l, RoutePass::training), backward_.x[at(l + 1)]);
+    if (ready) ready(layer_begin_[at(l)], layer_begin_[at(l + 1)]);
   }
   if (first_ && !vocabulary_elsewhere_) finish_input_gradient(s);
   if (first_) embed_backward(w, s, s.gradient);

@@ -25,7 +25,7 @@ COPY = re.compile(r"\bdeep_copy\s*(\()")
 INSTANCE = re.compile(r"(?:\w+(?:\.|->))*exec_?$")
 # Where nothing runs yet, or a checkpoint wants all to have ended.
 COPIES_THAT_WAIT = {"include/p3d/device/guard.hpp", "include/p3d/device/memory.hpp", "src/engine/checkpoint_parts.cpp",
-                    "src/model/block.cpp", "src/run/gpu_aware.cpp"}
+                    "src/model/attention.hpp", "src/run/gpu_aware.cpp"}
 
 
 def is_parameter(argument):

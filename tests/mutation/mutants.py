@@ -205,7 +205,7 @@ MODEL = [
      "invariance_vocabulary_np2"),
     ("stage.cpp", "if (first_ && vocabulary_elsewhere_) finish_input_gradient(s);", "",
      "invariance_vocabulary_np2"),
-    ("block.cpp", "if (stays) return grad;", "return grad;", "engine_sequence_np2"),
+    ("residual.hpp", "if (stays) return grad;", "return grad;", "engine_sequence_np2"),
 ]
 
 LINALG = [

@@ -40,8 +40,8 @@ public:
   View1<int const> tokens() const { return tokens_; }
   kernels::TokenRows const& rows() const { return rows_; }
   kernels::CachedTexts const& texts() const { return texts_; }
-  BlockActivations<P> const& saved() const { return saved_; }
-  BlockScratch<P> const& block() const { return block_; }
+  BlockActivations<P>& saved() { return saved_; }
+  BlockScratch<P>& block() { return block_; }
 
 private:
   /// Takes the views for `rows` rows. Several layers leave what they compute in one place: nothing is kept for a

@@ -207,6 +207,8 @@ private:
   /// Sets the views to the slot's, and where it has none to those of `rebuilt` (if any) or of the scratch. `running`:
   /// the inputs that the slot has not share one place.
   void open(Opened& opened, int slot, RebuiltSet const* rebuilt, bool running);
+  /// A call of layer l of the stage.
+  LayerCall<P> layer_call(StageWeights<P> const& w, ActivationSlot const& slot, Opened& opened, int l, RoutePass kind);
   /// Makes again what layers [begin, end), a group, discarded, in the places that open() has set.
   void remake(StageWeights<P> const& w, int slot, int begin, int end);
   void embed(StageWeights<P> const& w, ActivationSlot& slot, bool training);

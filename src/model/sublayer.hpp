@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The sub-layers of a layer: attention, an MLP, routed experts. Each has the same five calls, from its norm's output to
+// its branch (residual.hpp) and back, so that a layer is a list of them.
+//
+// Over tp a sub-layer makes one sum of N x hidden forward and one backward. Each is an all-reduce; under sequence
+// parallelism it is a reduce-scatter and an all-gather (before forward's column-parallel linear, and of the gradient of
+// the row-parallel one), and backward gathers the input of the column-parallel linear once more: only the rank's rows
+// of it are kept.
+
+#include "residual.hpp"
+
+#include <p3d/parallel/linear.hpp>
+
+#include <cstdint>
+#include <vector>
+
+namespace p3d::model {
+
+/// Rows that linears multiply in the weight part of a backward pass, of one sub-layer after the other. Those of the
+/// next one are gathered while a GEMM reads those before.
+template <class S>
+class RowsAhead {
+public:
+  /// `rows`: those of the rank, in the order of use. `whole` is memory for all rows.
+  RowsAhead(parallel::TensorParallel& tp, std::vector<View2<S const>> rows, View2<S> whole)
+      : tp_(&tp), rows_(std::move(rows)), whole_(whole) {
+    start();
+  }
+  View2<S const> own() const { return rows_[at_]; }
+  View2<S const> wait() { return coming_.wait(); }
+  /// The rows of wait() have been read: starts to gather the next ones.
+  void next() {
+    ++at_;
+    start();
+  }
+
+private:
+  void start() {
+    if (at_ < rows_.size()) coming_ = parallel::start_gather_rows<S>(*tp_, rows_[at_], whole_);
+  }
+
+  parallel::TensorParallel* tp_;
+  std::vector<View2<S const>> rows_;
+  View2<S> whole_;
+  std::size_t at_ = 0;
+  parallel::WholeRows<S> coming_;
+};
+
+/// One sub-layer of one layer.
+template <class P>
+class SubLayer {
+public:
+  using S = typename P::Storage;
+  using G = typename P::Gradient;
+  using Sums = kernels::ColumnSums<S, G>;
+  SubLayer(config::Config const& config, parallel::TensorParallel& tp) : tp_(&tp), stream_(config, tp) {}
+  SubLayer(SubLayer const&) = delete;
+  SubLayer& operator=(SubLayer const&) = delete;
+  virtual ~SubLayer() = default;
+
+  /// The points at which it meets the stream of a call.
+  virtual BranchEnds<P> ends(LayerCall<P> const& c) const = 0;
+  /// From its norm's output to its branch, in c.t.branch.
+  virtual void forward(LayerCall<P> const& c) = 0;
+  /// Forward of training again, up to the last linear: what backward needs. The same kernels on the same numbers, so
+  /// the same bits; dropout follows from its counters.
+  virtual void remake(LayerCall<P> const& c) = 0;
+  /// From the gradient `own` of its branch to that of its norm's output; weight gradients add up, those of biases and
+  /// norms when `sums` are finished. The sum over tp and the gathered input overlap with GEMMs of weight gradients.
+  virtual BranchGradient<P> backward(LayerCall<P> const& c, View2<S const> own, Sums& sums) = 0;
+  /// backward() without the gradients of linears and their biases. What backward_weight() needs for them stays in c.a.
+  virtual BranchGradient<P> backward_input(LayerCall<P> const& c, View2<S const> own, Sums& sums) = 0;
+  /// The gradients that backward_input() has left out. It reads no weights. `branches`: gradients of branches,
+  /// `norms`: outputs of norms.
+  virtual void backward_weight(LayerCall<P> const& c, RowsAhead<S>& branches, RowsAhead<S>& norms, Sums& sums) = 0;
+  /// False: backward_input() leaves nothing out.
+  virtual bool has_weight_part() const { return true; }
+  /// RoutedExperts::take_counts; empty without experts.
+  virtual std::vector<std::int64_t> take_counts() { return {}; }
+  ResidualStream<P> const& stream() const { return stream_; }
+
+protected:
+  parallel::TensorParallel* tp_;
+  ResidualStream<P> stream_;
+};
+
+/// A sub-layer between two linears: a column-parallel one, a function of its own, and a row-parallel one.
+template <class P>
+class LinearSubLayer : public SubLayer<P> {
+public:
+  using S = typename P::Storage;
+  using G = typename P::Gradient;
+  using typename SubLayer<P>::Sums;
+  LinearSubLayer(config::Config const& c, parallel::TensorParallel& tp, int layer)
+      : SubLayer<P>(c, tp), sizes_(layout::layer_sizes(layout::block_sizes(c), c, layer)) {}
+
+  void remake(LayerCall<P> const& c) final {
+    project(c, parallel::start_gather_rows<S>(*tp_, this->ends(c).norm.y, c.t.gathered).wait());
+    apply(c);
+  }
+  void forward(LayerCall<P> const& c) final {
+    remake(c);
+    parallel::row_linear_forward<S>(*tp_, branch_input(c), parts(c).out.value, c.t.branch);
+  }
+  BranchGradient<P> backward(LayerCall<P> const& c, View2<S const> own, Sums& sums) final {
+    return differentiate(c, own, true, sums);
+  }
+  /// The gradient of `inner` takes its memory: by a copy, or the views of c.a and c.t change places.
+  BranchGradient<P> backward_input(LayerCall<P> const& c, View2<S const> own, Sums& sums) final {
+    auto const gradient = differentiate(c, own, false, sums);
+    auto const p = parts(c);
+    if (c.fixed_memory) {
+      Kokkos::deep_copy(tp_->exec, p.inner, p.d_inner);
+    } else {
+      p.kept_inner = p.d_inner;
+      p.scratch_inner = p.inner;
+    }
+    return gradient;
+  }
+  void backward_weight(LayerCall<P> const& c, RowsAhead<S>& branches, RowsAhead<S>& norms, Sums& sums) final {
+    auto const p = parts(c);
+    sums.add(branches.own(), this->ends(c).bias.grad);
+    sums.add(p.inner, p.in_bias.grad);
+    parallel::linear_backward_weight<S, G>(tp_->exec, branches.wait(), p.outer, p.out.grad);
+    branches.next();
+    parallel::linear_backward_weight<S, G>(tp_->exec, p.inner, norms.wait(), p.in.grad);
+    norms.next();
+  }
+
+protected:
+  /// The linears and what is between them: `inner` and `outer` are the input and the output of the function.
+  struct Parts {
+    Matrix<P> const &in, &out;
+    Vector<P> const& in_bias;
+    View2<S> inner, outer, d_inner, d_outer;
+    View2<S>&kept_inner, &scratch_inner;  ///< the views of `inner` in c.a and of `d_inner` in c.t
+  };
+  virtual Parts parts(LayerCall<P> const& c) const = 0;
+  /// The column-parallel linear, of its norm's output with all rows: fills `inner`.
+  virtual void project(LayerCall<P> const& c, View2<S const> normed) const = 0;
+  /// The function: fills `outer` and what its backward needs.
+  virtual void apply(LayerCall<P> const& c) const = 0;
+  /// The input of the last linear.
+  virtual View2<S> branch_input(LayerCall<P> const& c) const { return parts(c).outer; }
+  /// Makes `outer` again where it was discarded. `d_outer` is there.
+  virtual void prepare_backward(LayerCall<P> const& c) const = 0;
+  /// The function's backward: fills `d_inner`.
+  virtual void apply_backward(LayerCall<P> const& c) const = 0;
+
+  using SubLayer<P>::tp_;
+  using SubLayer<P>::stream_;
+  BlockSizes sizes_;
+
+private:
+  BranchGradient<P> differentiate(LayerCall<P> const& c, View2<S const> own, bool weights, Sums& sums) const {
+    auto const ends = this->ends(c);
+    auto const p = parts(c);
+    bool const gathers = tp_->sequence && weights;
+    auto gathering = parallel::start_gather_rows<S>(*tp_, own, c.t.branch);
+    parallel::WholeRows<S> normed;
+    if (gathers) normed = stream_.norm_output(c, ends, true);
+    auto const bias = weights ? stream_.bias_to_sum(c, own, ends.bias.grad) : View1<G>();
+    auto const branch = gathering.wait();
+    parallel::row_linear_backward_input<S>(*tp_, branch, p.out.value, p.d_outer);
+    prepare_backward(c);
+    if (weights) parallel::linear_backward_weight<S, G>(tp_->exec, branch, p.outer, p.out.grad);
+    apply_backward(c);
+    auto sum = parallel::column_linear_backward_input<S>(*tp_, p.d_inner, p.in.value, c.t.dnorm);
+    if (!gathers) normed = stream_.norm_output(c, ends, false);
+    if (weights) {
+      parallel::linear_backward_weight<S, G>(tp_->exec, p.d_inner, normed.wait(), p.in.grad);
+      sums.add(p.d_inner, p.in_bias.grad);
+    }
+    sum.wait();
+    return {own_rows(*tp_, c.t.dnorm), bias};
+  }
+};
+
+}  // namespace p3d::model
