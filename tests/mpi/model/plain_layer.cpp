@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plain_layer.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace p3d::test {
+
+Plain const* PlainLayer::find(std::string const& name) const {
+  auto const found = params.find("layers.0." + name);
+  return found == params.end() ? nullptr : &found->second;
+}
+
+Plain PlainLayer::linear(Plain const& x, std::string const& name, bool bias) const {
+  auto const& w = *find(name + ".weight");
+  auto const* b = bias ? find(name + ".bias") : nullptr;
+  Plain y(x.rows, w.rows);
+  for (std::int64_t r = 0; r < x.rows; ++r)
+    for (std::int64_t o = 0; o < w.rows; ++o) {
+      y(r, o) = b ? (*b)(0, o) : Complex();
+      for (std::int64_t i = 0; i < w.cols; ++i) y(r, o) += x(r, i) * w(o, i);
+    }
+  return y;
+}
+
+Plain PlainLayer::norm(std::string const& name, Plain const& x) const {
+  auto const& w = *find(name + ".weight");
+  auto const* b = find(name + ".bias");
+  bool const centred = c_.model.norm == config::Norm::layernorm;
+  Plain y(x.rows, x.cols);
+  auto const n = static_cast<double>(x.cols);
+  for (std::int64_t r = 0; r < x.rows; ++r) {
+    Complex mean, squares;
+    for (std::int64_t i = 0; i < x.cols && centred; ++i) mean += x(r, i) / n;
+    for (std::int64_t i = 0; i < x.cols; ++i) squares += (x(r, i) - mean) * (x(r, i) - mean) / n;
+    for (std::int64_t i = 0; i < x.cols; ++i)
+      y(r, i) = (x(r, i) - mean) / std::sqrt(squares + c_.model.norm_eps) * w(0, i) + (b ? (*b)(0, i) : Complex());
+  }
+  return y;
+}
+
+double PlainLayer::keep(std::string const& site, std::int64_t sample, std::int64_t index) const {
+  auto const d = kernels::make_dropout(c_.model.dropout, c_.run.seed, "dropout.layers.0." + site);
+  if (c_.model.dropout == 0) return 1.0;
+  auto const stream = static_cast<std::uint64_t>(first_sample_ + sample);
+  return base::random_word(d.key, stream, static_cast<std::uint64_t>(index)) >= d.threshold ? d.scale : 0.0;
+}
+
+void PlainLayer::rotate(Plain& x) const {
+  if (c_.model.position != config::Position::rope) return;
+  auto const n = c_.model.head_dim();
+  for (std::int64_t r = 0; r < x.rows; ++r)
+    for (std::int64_t begin = 0; begin < x.cols; begin += n)
+      for (std::int64_t i = 0; i < n / 2; ++i) {
+        double const angle = static_cast<double>(r % c_.model.seq_len) *
+                             std::pow(c_.model.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(n));
+        auto const a = x(r, begin + i), b = x(r, begin + i + n / 2);
+        x(r, begin + i) = a * std::cos(angle) - b * std::sin(angle);
+        x(r, begin + i + n / 2) = b * std::cos(angle) + a * std::sin(angle);
+      }
+}
+
+Plain PlainLayer::attention(Plain const& normed) const {
+  auto q = linear(normed, "attn.q"), k = linear(normed, "attn.k"), v = linear(normed, "attn.v");
+  rotate(q);
+  rotate(k);
+  auto const n = c_.model.head_dim(), heads = q.cols / n, of_one = heads / (k.cols / n), length = c_.model.seq_len;
+  Plain out(q.rows, q.cols);
+  for (std::int64_t r = 0; r < q.rows; ++r)
+    for (std::int64_t h = 0; h < heads; ++h) {
+      auto const sample = r / length, query = r % length, kv = h / of_one * n;
+      std::vector<Complex> p;
+      Complex sum;
+      for (std::int64_t key = 0; key <= query; ++key) {
+        Complex score;
+        for (std::int64_t e = 0; e < n; ++e) score += q(r, h * n + e) * k(sample * length + key, kv + e);
+        p.push_back(std::exp(score / std::sqrt(static_cast<double>(n))));
+        sum += p.back();
+      }
+      for (std::int64_t key = 0; key <= query; ++key) {
+        auto const kept = keep("attn.probability", sample, (h * length + query) * length + key);
+        for (std::int64_t e = 0; e < n; ++e)
+          out(r, h * n + e) += kept * p[static_cast<std::size_t>(key)] / sum * v(sample * length + key, kv + e);
+      }
+    }
+  return linear(out, "attn.out", false);
+}
+
+Complex PlainLayer::activation(Complex gate, Complex up) const {
+  if (c_.model.activation == config::Activation::swiglu) return gate / (1.0 + std::exp(-gate)) * up;
+  return 0.5 * up * (1.0 + std::tanh(std::sqrt(2.0 / std::acos(-1.0)) * (up + 0.044715 * up * up * up)));
+}
+
+Plain PlainLayer::mlp(Plain const& normed, std::string const& prefix) const {
+  auto const up = linear(normed, prefix + "up");
+  auto const gate = find(prefix + "gate.weight") ? linear(normed, prefix + "gate") : up;
+  Plain act(up.rows, up.cols);
+  for (std::size_t i = 0; i < act.data.size(); ++i) act.data[i] = activation(gate.data[i], up.data[i]);
+  return linear(act, prefix + "down", false);
+}
+
+Plain PlainLayer::experts(Plain const& normed) const {
+  auto const& m = c_.model.moe;
+  auto const &up = *find("moe.experts.up.weight"), &down = *find("moe.experts.down.weight");
+  auto const* gate = find("moe.experts.gate.weight");
+  auto const logits = linear(normed, "moe.router");
+  Plain y(normed.rows, normed.cols);
+  for (std::int64_t r = 0; r < y.rows; ++r) {
+    std::vector<std::int64_t> order;
+    Complex sum, chosen;
+    for (std::int64_t e = 0; e < m.experts; ++e) {
+      order.push_back(e);
+      sum += std::exp(logits(r, e));
+    }
+    std::stable_sort(order.begin(), order.end(),
+                     [&](auto a, auto b) { return logits(r, a).real() > logits(r, b).real(); });
+    order.resize(static_cast<std::size_t>(m.top_k));
+    for (auto const e : order) chosen += std::exp(logits(r, e)) / sum;
+    for (auto const e : order) {
+      auto const weight = m.scale * std::exp(logits(r, e)) / sum / (m.normalize ? chosen : Complex(1.0));
+      for (std::int64_t f = 0; f < up.cols; ++f) {
+        Complex in, in_gate;
+        for (std::int64_t i = 0; i < normed.cols; ++i) {
+          in += normed(r, i) * up(e * normed.cols + i, f);
+          if (gate) in_gate += normed(r, i) * (*gate)(e * normed.cols + i, f);
+        }
+        for (std::int64_t i = 0; i < y.cols; ++i)
+          y(r, i) += weight * activation(in_gate, in) * down(e * normed.cols + i, f);
+      }
+    }
+  }
+  return y;
+}
+
+Plain PlainLayer::feed_forward(Plain const& normed) const {
+  if (!c_.model.moe.on()) return mlp(normed, "mlp.");
+  auto y = experts(normed);
+  if (c_.model.moe.shared_ffn == 0) return y;
+  auto const shared = mlp(normed, "moe.shared.");
+  for (std::int64_t r = 0; r < y.rows; ++r) {
+    Complex gate = 1.0;
+    if (c_.model.moe.shared_gate) gate = 1.0 / (1.0 + std::exp(-linear(normed, "moe.shared_gate")(r, 0)));
+    for (std::int64_t i = 0; i < y.cols; ++i) y(r, i) += gate * shared(r, i);
+  }
+  return y;
+}
+
+Plain PlainLayer::add(Plain const& x, Plain const& branch, std::string const& bias, std::string const& site) const {
+  auto const* b = find(bias);
+  auto y = x;
+  for (std::int64_t r = 0; r < x.rows; ++r)
+    for (std::int64_t i = 0; i < x.cols; ++i)
+      y(r, i) += keep(site, r / c_.model.seq_len, r % c_.model.seq_len * x.cols + i) *
+                 (branch(r, i) + (b ? (*b)(0, i) : Complex()));
+  return y;
+}
+
+Plain PlainLayer::layer(Plain const& x) const {
+  auto const mid = add(x, attention(norm("norm1", x)), "attn.out.bias", "attn.out");
+  return add(mid, feed_forward(norm("norm2", mid)), "mlp.down.bias", "mlp.out");
+}
+
+Plain derivative(Plain& x, Plain const& gradient, std::function<Plain()> const& result) {
+  constexpr double h = 1e-30;
+  Plain out(x.rows, x.cols);
+  for (std::size_t i = 0; i < x.data.size(); ++i) {
+    auto const before = x.data[i];
+    x.data[i] += Complex(0.0, h);
+    auto const y = result();
+    x.data[i] = before;
+    for (std::size_t j = 0; j < y.data.size(); ++j) out.data[i] += gradient.data[j].real() * y.data[j].imag() / h;
+  }
+  return out;
+}
+
+}  // namespace p3d::test
