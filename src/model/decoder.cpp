@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Generation: the layers of training, run forward on few rows, with the keys and values of earlier tokens in caches.
+// All layers write into one set of activations, since nothing is kept for a backward.
 #include <p3d/model/decoder.hpp>
 
 #include <p3d/base/error.hpp>

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// The exchange of rows with the ranks of experts, in its two forms. all_to_all sorts a rank's choices by expert and
+// sends a row for each; gather sends every token once to all ranks, which pick the rows of their experts from the
+// choices of all. A rank alone copies rows without a message.
 #include <p3d/model/expert_exchange.hpp>
 
 #include <p3d/base/error.hpp>

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Routed experts: the router, the losses that balance it, capacities, and the passes in which rows come to the rank's
+// experts and go back. Each pass brings at most MoeSizes::most_rows rows; with one pass what it brought is still there
+// in backward, with several backward brings it again.
 #include <p3d/model/moe.hpp>
 
 #include <p3d/base/error.hpp>

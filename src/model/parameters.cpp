@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Parameters of a stage: where they lie, how they are drawn, and how owned parts and whole buffers get from one to the
+// other. Everything goes by the rectangles of layout::for_parameters, pieces of one parameter within a run, so that
+// initial values and rounding are keyed by the global number of an element and no layout changes them.
 #include <p3d/model/parameters.hpp>
 
 #include <p3d/base/error.hpp>
@@ -24,7 +27,7 @@ layout::StateShard everything(layout::StageParams const& params) {
   return layout::make_shard(params, params.flat_size(), layout::RankGrid({}, {}), layout::PerAxis::all(0), {});
 }
 
-/// Calls visit(item, rectangle, begin) for what lies in a run; `begin`: where in the run.
+/// Calls visit(item, rectangle, begin) for each piece of a parameter in a run, which begins there at `begin`.
 template <class Visit>
 void for_rectangles(layout::StageParams const& params, layout::OwnedRun const& run, Visit const& visit) {
   layout::for_parameters(params, run.begin, run.count,

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// A stage binds the views of a slot, of a remade set and of scratch to what its layers read and write, and walks its
+// layers. open() is the one place that knows where a buffer lies: in the slot if it was kept, in a remade set between
+// the parts of a split backward, else in scratch.
 #include <p3d/model/stage.hpp>
 
 #include <p3d/base/error.hpp>
@@ -25,7 +28,7 @@ void copy_tokens(device::ExecSpace const& exec, std::span<int const> from, View1
   device::copy_from_host<int>(exec, from, to);
 }
 
-/// What `take` takes from the arena.
+/// The memory that `take` takes from the arena.
 template <class Take>
 MemoryPiece piece_of(device::Arena& arena, Take const& take) {
   auto* const data = arena.take<std::byte>(0).data();
@@ -33,7 +36,7 @@ MemoryPiece piece_of(device::Arena& arena, Take const& take) {
   take();
   return {data, arena.used() - before};
 }
-/// To take it anew.
+/// An arena of that memory, from which it is taken anew.
 device::Arena opened(MemoryPiece const& piece) { return {piece.bytes, "p3d::model::piece", piece.data}; }
 
 }  // namespace
@@ -59,7 +62,7 @@ void Workspace<P>::take(device::Arena& arena) {
   if (s.sequence) dfinal = block.dnorm = block.branch;
   if (!recompute_.one_norm()) return;
   for (auto& set : remade) {
-    // Where its output is gathered it is made at its place.
+    // A norm makes its output at its place among the gathered rows.
     if (s.sequence) set.norm1_y = device::rows(block.gathered, s.first_row, s.first_row + s.rows);
     set.norm2_y = set.norm1_y;
   }

@@ -14,7 +14,7 @@ import re
 import source_tree
 
 CLEAN = {"app", "base", "collectives", "comm", "config", "data", "device", "engine", "io", "kernels", "layout",
-         "linalg", "optim", "page", "parallel", "plan", "report", "run", "schedule", "text"}
+         "linalg", "model", "optim", "page", "parallel", "plan", "report", "run", "schedule", "text"}
 LONG, PARAGRAPH = 150, 2  # lines
 LEANING = re.compile(r"(?:of|by|those|the same|whose|what|that|which|who|to|where)\b", re.I)
 # From the first word to a comma of the same sentence, and three words behind it.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The buffers of a transformer layer as views: what forward leaves for backward, and scratch. Which there are, how
-// large they are and what becomes of them says the table in layout/buffers.hpp.
+// The buffers of a transformer layer as views: what forward leaves for backward, and scratch. The table in
+// layout/buffers.hpp says which there are, how large they are and what becomes of them.
 //
-// n: the rank's rows of a microbatch; N: its tokens; R: MoeSizes::most_rows; G: the tokens of all ranks of experts.
+// n are the rank's rows of a microbatch, N its tokens, R is MoeSizes::most_rows, G the tokens of all ranks of experts.
 
 #include <p3d/config/config.hpp>
 #include <p3d/layout/stage_buffers.hpp>
@@ -34,7 +34,7 @@ struct NormActivations {
   View1<typename P::Accumulate> scale;  ///< [n], 1 / standard deviation or 1 / root mean square
 };
 
-/// Of routed experts, for backward.
+/// The buffers that the forward pass of routed experts leaves for backward.
 ///   logits, scores                 [n, experts]
 ///   lse, total                     [n]
 ///   choice, gates                  [n, top_k]
@@ -46,12 +46,13 @@ template <class P>
 struct MoeActivations {
   using S = typename P::Storage;
   P3D_BUFFER_VIEWS(P3D_EXPERT_BUFFERS)
-  /// The exchange of rows, from forward on.
+  /// The plan of the exchange of rows, from forward on.
   std::shared_ptr<std::optional<layout::ExpertDispatch>> dispatch;
-  std::shared_ptr<std::vector<std::int64_t>> gathered;  ///< tokens of each rank, where all get all
+  std::shared_ptr<std::vector<std::int64_t>>
+      gathered;  ///< the number of tokens of each rank, where all ranks get all tokens
 };
 
-/// Written by forward for backward. The layer's input and output are the stage's.
+/// The buffers that forward leaves for backward. The layer's input and output are the stage's.
 ///   norm1_y, norm2_y, mid          [n, hidden]
 ///   qkv                            [N, qkv], after the rotary embedding; then as attention keeps it
 ///   heads, up, act                 [N, heads head_dim], [N, up], [N, ffn]
@@ -60,7 +61,7 @@ template <class P>
 struct BlockActivations {
   using S = typename P::Storage;
   P3D_BUFFER_VIEWS(P3D_LAYER_BUFFERS)
-  MoeActivations<P> moe;  ///< where the layer has experts
+  MoeActivations<P> moe;  ///< empty in a layer without experts
 
   NormActivations<P> norm1() const { return {norm1_y, norm1_mean, norm1_scale}; }
   NormActivations<P> norm2() const { return {norm2_y, norm2_mean, norm2_scale}; }
@@ -87,7 +88,7 @@ struct BalanceScales {
   double sample = 0.0, token = 0.0;
 };
 
-/// With whom the ranks of a stage exchange inside its layers: null or empty where they do not.
+/// The groups with which a stage's ranks exchange inside its layers: null or empty where they do not.
 struct StageExchanges {
   parallel::ContextParallel* context = nullptr;
   parallel::ExpertParallel* experts = nullptr;

@@ -30,12 +30,12 @@ template <class P>
 class DecoderScratch {
 public:
   using S = typename P::Storage;
-  /// `experts`: with whom its layers exchange rows; null: nobody. It must outlive this.
+  /// `experts` is the group with which layers exchange rows, or null; it must outlive this object.
   DecoderScratch(config::Config const& config, std::int64_t most_rows, parallel::ExpertParallel* experts = nullptr);
-  /// Copies the rows' numbers to the device; what follows is of their size.
+  /// Copies the rows' numbers to the device and makes all views for so many rows.
   void begin(device::ExecSpace const& exec, DecodedRows const& rows, std::int64_t capacity);
 
-  /// [rows, hidden]: what a stage reads and leaves.
+  /// The rows that a stage reads and leaves, [rows, hidden].
   View2<S> x() const { return x_; }
   View1<int const> tokens() const { return tokens_; }
   kernels::TokenRows const& rows() const { return rows_; }
@@ -54,7 +54,7 @@ private:
   std::int64_t most_rows_;
   parallel::ExpertParallel* experts_;
   std::size_t bytes_ = 0;
-  device::Owned1<std::byte> memory_;  ///< for the arena of a pass
+  device::Owned1<std::byte> memory_;  ///< memory of the arena of a pass
   View2<S> x_;
   View1<int> tokens_, of_text_, positions_;
   kernels::TokenRows rows_;
@@ -63,6 +63,7 @@ private:
   BlockScratch<P> block_;
 };
 
+/// The layers of one stage, with the keys and values of the texts that it has read.
 template <class P>
 class Decoder {
 public:
@@ -77,14 +78,15 @@ public:
   /// Runs the scratch's rows through the stage: x from the stage before (nothing on the first stage) becomes the
   /// stage's output. Row p of a text needs its rows before p to have been through.
   void forward(StageWeights<P> const& w);
-  /// On the last stage, after forward: puts what the output layer reads of some rows into final_rows(their number).
+  /// Puts the final norm of some rows, which the output layer reads, into final_rows(their number): on the last stage,
+  /// after forward.
   void finish(StageWeights<P> const& w, std::span<int const> rows);
   View2<S> final_rows(std::int64_t rows) const;  ///< [rows, hidden], the same place for all stages of the rank
-  /// The logits of these, of the rank's part of the vocabulary: [rows, valid part]. Of a stage that holds it: the last
-  /// one; where the vocabulary is divided over the pipeline, the first one of each rank.
+  /// The logits of final_rows(rows) for the rank's part of the vocabulary, [rows, valid part]. A stage that holds it is
+  /// the last one, or, where the vocabulary is divided over the pipeline, the first one of each rank.
   std::vector<double> logits(StageWeights<P> const& w, std::int64_t rows);
-  /// The rank's part of the embedding of the scratch's tokens, where the vocabulary is divided over the pipeline: x is
-  /// to be summed over it before the first stage runs.
+  /// Looks up the scratch's tokens in the rank's part of the embedding. Where the vocabulary is divided over the
+  /// pipeline, x is to be summed over it before the first stage runs.
   void embed(StageWeights<P> const& w);
   parallel::VocabShard const& vocab() const { return vocab_; }
 

@@ -15,10 +15,10 @@
 
 namespace p3d::model {
 
-/// What a strand does while its messages travel (base/strand.hpp). Groups of ranks that share experts go through
-/// different numbers of passes, and yet are joined by tp and cp: so a layer gives its turn away at places that no
-/// router can move, twice in forward, once where it is remade and twice in backward. Then two strands interleave alike
-/// on all ranks of a stage, and so do their collectives on every communicator.
+/// Says whether a strand lets another one compute while its messages travel (base/strand.hpp). Groups of ranks that
+/// share experts go through different numbers of passes, and yet are joined by tp and cp: so a layer gives its turn
+/// away at places that no router can move, twice in forward, once where it is remade and twice in backward. Then two
+/// strands interleave alike on all ranks of a stage, and so do their collectives on every communicator.
 enum class Turn { kept, given };
 
 template <class P>
@@ -29,30 +29,30 @@ public:
   using Requests = parallel::ExpertParallel::Requests;
   ExpertExchange(MoeSizes const& sizes, int top_k) : sizes_(sizes), top_k_(top_k) {}
 
-  /// Who computes which rows: a.slots, a.place, a.dispatch, of choices [n, top_k] (-1: none). Returns how many of the
-  /// rank's own rows each expert gets. One all-gather, of these counts or of the choices.
+  /// Plans who computes which rows: a.slots, a.place, a.dispatch, of choices [n, top_k] (-1: none). Returns how many of
+  /// the rank's own rows each expert gets. One all-gather, of these counts or of the choices.
   std::vector<std::int64_t> plan(ExecSpace const& exec, View2<int const> choices, MoeActivations<P> const& a,
                                  MoeScratch<P> const& t) const;
 
-  /// Before a pass, in forward and in backward.
+  /// Begins a pass, in forward and in backward.
   void begin(ExecSpace const& exec, int pass, MoeActivations<P> const& a, MoeScratch<P> const& t) const;
   /// Sends the rank's own `tokens` [n, hidden] to the ranks that need them.
   Requests start_rows(ExecSpace const& exec, int pass, View2<S const> tokens, MoeActivations<P> const& a,
                       MoeScratch<P> const& t) const;
-  /// When they are there: the rows of a pass, in the order of the experts.
+  /// Copies the rows of a pass, which have arrived, into the order of the experts.
   void take_rows(ExecSpace const& exec, int pass, View2<S const> tokens, MoeActivations<P> const& a,
                  MoeScratch<P> const& t, View2<S> out) const;
-  /// The same of gates, into a.row_gates.
+  /// Sends gates the same way; take_gates() puts them into a.row_gates.
   Requests start_gates(ExecSpace const& exec, int pass, MoeActivations<P> const& a, MoeScratch<P> const& t) const;
   void take_gates(ExecSpace const& exec, int pass, MoeActivations<P> const& a, MoeScratch<P> const& t) const;
-  /// The way back of `rows`, and of the gradients of gates, in the order of the experts.
+  /// Sends back `rows`, or the gradients of gates, which are in the order of the experts.
   Requests start_back(ExecSpace const& exec, int pass, View2<S const> rows, MoeActivations<P> const& a,
                       MoeScratch<P> const& t) const;
   Requests start_gates_back(ExecSpace const& exec, int pass, View1<A const> gates, MoeActivations<P> const& a,
                             MoeScratch<P> const& t) const;
   /// Waits for messages. Turn::given: another strand computes meanwhile, if there are other ranks to wait for.
   void wait(Turn turn, Requests& requests) const;
-  /// After the last pass: for each of the rank's tokens what came back, summed. `rows`, `gates`: what went back last.
+  /// Sums what came back for each of the rank's tokens, after the last pass. `rows` and `gates` went back last.
   void sum_rows(ExecSpace const& exec, View2<S const> rows, MoeActivations<P> const& a, MoeScratch<P> const& t,
                 kernels::Store store, View2<S> out) const;
   void sum_gates(ExecSpace const& exec, View1<A const> gates, MoeActivations<P> const& a, MoeScratch<P> const& t,
@@ -61,7 +61,7 @@ public:
 private:
   std::vector<std::int64_t> plan_gathered(ExecSpace const& exec, View2<int const> choices, MoeActivations<P> const& a,
                                           MoeScratch<P> const& t) const;
-  /// The sums over ranks of what all of them send back.
+  /// The places of the choices among the copies that all ranks of an expert send back.
   View2<int> places_of_copies(ExecSpace const& exec, MoeActivations<P> const& a, MoeScratch<P> const& t) const;
 
   MoeSizes sizes_;

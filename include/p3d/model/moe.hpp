@@ -20,8 +20,8 @@
 
 namespace p3d::model {
 
-/// Whether a pass of forward counts its choices, and what it keeps for backward: `again` is one of training, remade.
-/// `decoding`: rows are the newest tokens of texts, not samples, so that no expert has a capacity.
+/// A kind of pass of forward says whether choices of experts count, and what is kept for backward: `again` is a pass of
+/// training, remade. `decoding`: rows are the newest tokens of texts, not samples, so that no expert has a capacity.
 enum class RoutePass { evaluation, training, again, decoding };
 inline bool trains(RoutePass kind) { return kind == RoutePass::training || kind == RoutePass::again; }
 
@@ -32,7 +32,7 @@ public:
   using A = typename P::Accumulate;
   RoutedExperts(config::Config const& config, int layer);
 
-  /// What is done while rows travel; it does not touch them.
+  /// Work that is done while rows travel; it does not touch them.
   using Meanwhile = std::function<void()>;
 
   /// out (+)= the experts' outputs for x [n, hidden], the rank's rows. `meanwhile`, which may write out, is done while
@@ -40,7 +40,7 @@ public:
   void forward(device::ExecSpace const& exec, MoeWeights<P> const& w, kernels::TokenRows const& rows, RoutePass kind,
                View2<S const> x, MoeActivations<P> const& saved, MoeScratch<P> const& scratch, kernels::Store store,
                View2<S> out, Meanwhile const& meanwhile);
-  /// What backward needs of it, again.
+  /// Makes again what backward needs of forward.
   void remake(device::ExecSpace const& exec, MoeWeights<P> const& w, kernels::TokenRows const& rows, View2<S const> x,
               MoeActivations<P> const& saved, MoeScratch<P> const& scratch, Meanwhile const& meanwhile);
   /// dx = the gradient of x, of dy [n, hidden], the gradient of out; weight gradients add up. Those of the first

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// For tests: which experts a run's tokens chose, to be chosen again by another run. Rounding decides between experts
-// whose scores nearly tie, so that in fp32 two layouts may send a token to different ones; losses of the two can be
-// compared where the choices are the same.
+// A log, for tests, of the experts that a run's tokens chose, to be chosen again by another run. Rounding decides
+// between experts whose scores nearly tie, so that in fp32 two layouts may send a token to different ones; losses of
+// the two can be compared where the choices are the same.
 
 #include <p3d/kernels/routing.hpp>
 
@@ -24,10 +24,10 @@ struct RouteLog {
   std::map<Token, std::vector<int>> routes;
 };
 
-/// What becomes of the choices of a rank's tokens in training. Nothing is done without a log.
+/// Records or replaces the choices of a rank's tokens in training. Nothing is done without a log.
 struct RouteTap {
-  RouteLog* record = nullptr;        ///< gets them
-  RouteLog const* replay = nullptr;  ///< has those to take instead; of all tokens that come
+  RouteLog* record = nullptr;        ///< gets the choices
+  RouteLog const* replay = nullptr;  ///< has the choices to take instead, for all tokens that come
   std::int64_t flipped = 0;          ///< tokens of a layer that would have chosen other experts than `replay` has
 
   bool on() const { return record != nullptr || replay != nullptr; }

@@ -19,19 +19,19 @@
 
 namespace p3d::model {
 
-/// Which samples a microbatch holds.
+/// The samples of a microbatch and their rows.
 using TokenRows = kernels::TokenRows;
 
 using layout::RecomputeScratch;
 
-/// What was taken from an arena, to be divided anew.
+/// Memory that was taken from an arena and can be divided anew.
 struct MemoryPiece {
   std::byte* data = nullptr;
   std::size_t bytes = 0;
 };
 
-/// Scratch that all stages of a rank share, as only one of them runs at a time: or two, a forward and a backward that
-/// take turns, each with its own.
+/// Scratch that all stages of a rank share, as only one of them runs at a time. A forward and a backward that
+/// interleave have one each.
 template <class P>
 struct Workspace {
   using S = typename P::Storage;
@@ -41,10 +41,10 @@ struct Workspace {
             int tp_rank, StageExchanges exchanges = {});
   void set_balance(BalanceScales scales) { block.moe.scales = scales; }
   void set_routes(RouteTap* routes) { block.moe.routes = routes; }
-  /// Where losses are added up: loss(0) += that of each microbatch. Before a last stage's forward.
+  /// Says where losses are added up: loss(0) += that of each microbatch. Call it before a last stage's forward.
   void set_loss(View1<double> loss) { loss_sum = loss; }
-  /// Takes its views anew, of its own memory, for samples of `length` tokens, at most model.seq_len. What lies in it is
-  /// of one action: no action reads what another has left.
+  /// Makes its views anew, in its own memory, for samples of `length` tokens, at most model.seq_len. No action reads
+  /// what another has left there.
   void shape(std::int64_t length);
 
   RankPlace rank;
@@ -52,9 +52,9 @@ struct Workspace {
   /// dfinal [tokens, hidden], under sequence parallelism block.dnorm; row_max [tokens]; sums [2, tokens].
   P3D_BUFFER_VIEWS(P3D_LOSS_BUFFERS)
   View1<double> loss_sum;  ///< see set_loss()
-  /// Where forward leaves what it discards, and B remakes it, by place in the group of layers.
+  /// Memory in which forward leaves what it discards, and B remakes it, by place in the group of layers.
   std::vector<BlockActivations<P>> remade;
-  std::vector<View2<S>> inputs;  ///< [n, hidden] each
+  std::vector<View2<S>> inputs;  ///< inputs of layers that are remade, [n, hidden] each
 
 private:
   void take(device::Arena& arena);
@@ -67,25 +67,26 @@ private:
   MemoryPiece memory_;
 };
 
-/// The scratch of forwards and that of backwards: one, unless they take turns.
+/// The scratch of forwards and that of backwards: the same, unless they interleave.
 template <class P>
 struct StageScratch {
   Workspace<P>* forward = nullptr;
   Workspace<P>* backward = nullptr;
 };
 
+/// The layers of one stage and the memory of the microbatches in flight.
 template <class P>
 class Stage {
 public:
   using S = typename P::Storage;
   /// Takes all activations from `arena`: layout::stage_bytes(config, stages, stage, sets). `scratch` has the loss's
   /// buffers where the stage is the last, and room for what the stage discards; it, `config` and `stages` must outlive
-  /// the stage. Of `params` only the order is used.
+  /// the stage. Only the order of `params` is used.
   Stage(config::Config const& config, layout::StageMap const& stages, int stage, layout::StageActivations const& sets,
         layout::StageParams const& params, parallel::TensorParallel& tp, device::Arena& arena, StageScratch<P> scratch);
 
-  /// What of a slot waits elsewhere between F and the backward (schedule/offload.hpp), in one piece of
-  /// layout::offloaded_bytes: what F saved for it; `gradients`: after the input part, all but the buffers of narrow
+  /// The memory of a slot that is offloaded between F and the backward (schedule/offload.hpp), one piece of
+  /// layout::offloaded_bytes: what F saved, or, with `gradients`, after the input part, all but the buffers of narrow
   /// messages.
   struct Region {
     std::byte* data = nullptr;
@@ -93,12 +94,13 @@ public:
   };
   Region offloaded(int slot, bool gradients) const;
   /// The samples of the microbatch that comes next to a slot have `length` tokens, at most model.seq_len; 0: that many.
-  /// Before anything of it comes: the views of the slot change. Not where activations are offloaded.
+  /// Call it before anything of the microbatch comes: the views of the slot change. Not where activations are
+  /// offloaded.
   void shape(int slot, std::int64_t length);
-  /// As shape() has made it.
+  /// The length of samples for which shape() has made the slot.
   std::int64_t length(int slot) const { return slots_[at(slot)].length; }
   TokenRows rows(int slot) const { return slots_[at(slot)].rows; }
-  /// Such a region was copied into the slot, of a microbatch of these samples.
+  /// Says that an offloaded region was copied back into the slot: of a microbatch of these samples.
   void resume(int slot, TokenRows rows, bool gradients);
 
   int index() const { return stage_; }
@@ -111,16 +113,16 @@ public:
   /// One buffer: it holds the gradient of the output before backward and that of the input after it.
   View2<S> gradient(int slot) const { return slots_[at(slot)].gradient; }
 
-  /// The same from the neighbouring stage on this rank, which keeps its slot as long: its output becomes this stage's
-  /// input, and the gradient of its input that of this stage's output. No copy, but of the gradient where this stage's
-  /// own buffer is a message's or the embedding's.
+  /// Takes the views of the neighbouring stage on this rank, which keeps its slot as long: its output becomes this
+  /// stage's input, and the gradient of its input that of this stage's output. Nothing is copied, but the gradient
+  /// where this stage's own buffer is a message's or the embedding's.
   void take_input(int slot, View2<S> output_of_previous) { slots_[at(slot)].x.front() = output_of_previous; }
   void take_gradient(int slot, View2<S> gradient_of_next);
-  /// Without layers the output is the input.
+  /// True without layers: the output is the input.
   bool hands_on() const { return blocks_.empty(); }
-  /// Where the vocabulary is divided over the pipeline (vocabulary.hpp): the last stage's result, [n, hidden], and the
-  /// gradient of it that its backward, or input part, begins with; valid until that ends. The first stage begins with
-  /// input() filled by E, and ends with gradient().
+  /// The last stage's result, [n, hidden], where the vocabulary is divided over the pipeline (vocabulary.hpp).
+  /// take_head_gradient() brings the gradient of it, with which backward, or its input part, begins; it is valid until
+  /// that ends. The first stage begins with input() filled by E, and ends with gradient().
   View2<S> head_input(int slot) const { return slots_[at(slot)].final_norm_y; }
   void take_head_gradient(int slot, View2<S const> d) { slots_[at(slot)].head_gradient = d; }
   /// Parameters [first, last) are the stage's own; the others are the rank's part of the vocabulary.
@@ -131,17 +133,18 @@ public:
   /// False: gradient() is the next stage's.
   bool has_gradient() const { return owns_gradient_; }
 
-  /// Messages of a slot, where they travel in fewer bits than they have (precision.pipeline): one buffer for each kind.
+  /// The kinds of messages of a slot. Where they travel in fewer bits than they have (precision.pipeline), each kind
+  /// has a buffer.
   enum class Message { input, output, output_gradient, input_gradient };
   bool narrow_messages() const { return narrow_messages_; }
   View2<device::bfloat16> narrow(int slot, Message message) const;
 
-  /// Of each row of a microbatch, but for `documents`.
+  /// Numbers for each row of a microbatch, and `documents`.
   struct Tokens {
-    std::span<int const> inputs;     ///< needed on the first stage
-    std::span<int const> targets;    ///< needed on the last stage
-    std::span<int const> positions;  ///< where cp divides samples, or documents begin anew
-    std::span<int const> documents;  ///< data.pack: TokenRows::documents, of whole samples
+    std::span<int const> inputs;     ///< read by the first stage
+    std::span<int const> targets;    ///< predicted by the last stage
+    std::span<int const> positions;  ///< given where cp divides samples, or documents begin anew
+    std::span<int const> documents;  ///< with data.pack TokenRows::documents, of whole samples
   };
   /// Says which tokens are in a slot.
   void load(int slot, TokenRows rows, Tokens const& tokens);
@@ -160,7 +163,7 @@ public:
   /// RoutedExperts::take_counts of each of its layers; empty: a layer without experts.
   std::vector<std::vector<std::int64_t>> take_expert_counts();
 
-  /// The same in two parts, so that a schedule can hand the gradient on first and add up the weights' while it would
+  /// Backward in two parts, so that a schedule can hand the gradient on first and add up the weights' while it would
   /// wait. The weight part of a slot follows its input part at any later time. Without recomputation no part needs
   /// memory beyond the slot's: TransformerBlock::backward_input says where the gradients lie between the two. What
   /// forward discarded the input part remakes in a set of its own, which the weight part gives back. On the last stage
@@ -175,16 +178,17 @@ private:
     std::vector<View2<S>> x;
     std::vector<View1<S>> shares;  ///< this rank's part of x[l] where it is divided over tp
     std::vector<BlockActivations<P>> blocks;
-    /// Of the stage itself; input and input_share are those of the last layer that was taken.
+    /// The buffers of the stage itself; input and input_share are those of the last layer that was taken.
     P3D_BUFFER_VIEWS(P3D_STAGE_BUFFERS)
     NormActivations<P> final_norm() const { return {final_norm_y, final_norm_mean, final_norm_scale}; }
     View2<S const> head_gradient;  ///< see take_head_gradient()
     TokenRows rows;
-    std::int64_t length = 0;                        ///< of samples
+    std::int64_t length = 0;                        ///< tokens of a sample
     int rebuilt = -1;                               ///< its set in rebuilt_, between the parts of a split backward
     std::size_t begin = 0, saved_end = 0, end = 0;  ///< in the arena: of the regions of offloaded()
   };
-  /// What the input part of a split backward remakes. Views that the slot has are empty.
+  /// A set of buffers in which the input part of a split backward remakes activations. Views that the slot has are
+  /// empty.
   struct RebuiltSet {
     std::vector<View2<S>> x;
     std::vector<BlockActivations<P>> blocks;
@@ -196,23 +200,23 @@ private:
   void take_of_layer(layout::TakenBuffer const& taken, BlockSizes const& of_all, device::Arena& arena,
                      std::vector<BlockActivations<P>>& blocks) const;
   std::size_t at(int slot) const { return static_cast<std::size_t>(slot); }
-  /// What is recomputed of a slot.
+  /// The recomputation of a slot.
   layout::StageRecompute const& recompute(int slot) const { return slot < recompute_.slots_kept ? none_ : recompute_; }
-  /// What an action works on, by layer.
+  /// The views that an action works on, by layer.
   struct Opened {
     Workspace<P>* scratch;
     std::vector<View2<S>> x;
     std::vector<BlockActivations<P>> saved;
   };
-  /// Sets the views to the slot's, and where it has none to those of `rebuilt` (if any) or of the scratch. `running`:
-  /// the inputs that the slot has not share one place.
+  /// Sets the views to the slot's, and where it has none to those of `rebuilt` (if any) or of the scratch. With
+  /// `running` the inputs that the slot does not have share one place.
   void open(Opened& opened, int slot, RebuiltSet const* rebuilt, bool running);
   /// A call of layer l of the stage.
   LayerCall<P> layer_call(StageWeights<P> const& w, ActivationSlot const& slot, Opened& opened, int l, RoutePass kind);
   /// Makes again what layers [begin, end), a group, discarded, in the places that open() has set.
   void remake(StageWeights<P> const& w, int slot, int begin, int end);
   void embed(StageWeights<P> const& w, ActivationSlot& slot, bool training);
-  /// What of the input's gradient comes before the embedding.
+  /// Applies the embedding's dropout to the gradient of the input.
   void finish_input_gradient(ActivationSlot& slot);
   void embed_backward(StageWeights<P> const& w, ActivationSlot& slot, View2<S> d);
   void head_backward(StageWeights<P> const& w, ActivationSlot& slot, double loss_scale, bool weights);
@@ -234,8 +238,8 @@ private:
   bool owns_gradient_;         ///< false: the buffer is the next stage's
   bool narrow_messages_;
   bool offloads_;
-  bool
-      stays_;  ///< no view of a slot changes places with one of the scratch: what moves, or is taken anew, is one piece
+  /// No view of a slot changes places with one of the scratch: a slot that moves, or is taken anew, is one piece.
+  bool stays_;
   std::byte* arena_begin_;
   parallel::TensorParallel* tp_;
   std::vector<TransformerBlock<P>> blocks_;
@@ -248,8 +252,8 @@ private:
   parallel::VocabShard vocab_;
   NormLayer<P> final_norm_;
   kernels::Dropout embed_dropout_;
-  /// For `ready`: parameters [layer_begin_[l], layer_begin_[l + 1]) belong to local layer l; before the first:
-  /// embedding, after the last: head.
+  /// The numbers that `ready` is told: parameters [layer_begin_[l], layer_begin_[l + 1]) belong to local layer l;
+  /// before the first: embedding, after the last: head.
   std::vector<std::size_t> layer_begin_;
   std::size_t num_params_ = 0, first_own_ = 0, end_of_own_ = 0;  ///< see first_own_param()
 };

@@ -11,14 +11,14 @@
 
 namespace p3d::model {
 
-/// Of a norm; `bias` may be empty.
+/// The weights of a norm; `bias` may be empty.
 template <class P>
 struct NormWeights {
   Vector<P> weight, bias;
 };
 
-/// Of routed experts (layout/params.hpp); `gate` is empty without SwiGLU. Matrices of
-/// experts are stacked: [local experts * hidden, local ffn].
+/// The weights of routed experts (layout/params.hpp); `gate` is empty without SwiGLU. Matrices of experts are stacked:
+/// [local experts * hidden, local ffn].
 template <class P>
 struct MoeWeights {
   Matrix<P> router, gate, up, down;
@@ -26,29 +26,29 @@ struct MoeWeights {
   Vector<P> bias, load;   ///< [experts]; empty without such balancing
 };
 
-/// Of one layer, with the places of their gradients. Matrices are [out, in]; q, k, v are one matrix, and so are gate
-/// and up. Biases may be empty.
+/// The weights of one layer, with the places of their gradients. Matrices are [out, in]; q, k, v are one matrix, and so
+/// are gate and up. Biases may be empty.
 template <class P>
 struct BlockWeights {
   NormWeights<P> norm1, norm2;
   Matrix<P> qkv, attn_out, up, down;
   Vector<P> qkv_bias, attn_out_bias, up_bias, down_bias;
-  MoeWeights<P> moe;  ///< of a layer with experts, whose `up` and `down` are those of shared experts, or empty
+  MoeWeights<P> moe;  ///< routed experts; then `up` and `down` are those of shared experts, or empty
 };
 
-/// Of one stage. Empty: what the stage does not have.
+/// The weights of one stage. Those that it does not have are empty.
 template <class P>
 struct StageWeights {
-  /// [local vocabulary, hidden], [seq_len, hidden]; first stage. Where the vocabulary is divided over the pipeline, the
-  /// rank's part of it is with the first stage of the rank, and so is `head`.
+  /// [local vocabulary, hidden] and [seq_len, hidden], of the first stage. Where the vocabulary is divided over the
+  /// pipeline, the rank's part of it is with the first stage of the rank, and so is `head`.
   Matrix<P> embedding, positions;
   std::vector<BlockWeights<P>> layers;
-  NormWeights<P> final_norm;  ///< last stage, and the next one
-  Matrix<P> head;             ///< [local vocabulary, hidden]
+  NormWeights<P> final_norm;  ///< read by the last stage
+  Matrix<P> head;             ///< [local vocabulary, hidden], of the last stage
 };
 
-/// The weights of a stage that lie in `params`. `first`: those of stage 0, where the last stage uses the tied embedding
-/// there (StageMap::shares_tied).
+/// The weights of a stage that lie in `params`. `first` are the parameters of stage 0, where the last stage uses the
+/// tied embedding there (StageMap::shares_tied).
 template <class P>
 StageWeights<P> stage_weights(config::Config const& config, layout::StageMap const& stages, int stage,
                               Parameters<P> const& params, Parameters<P> const* first = nullptr);
