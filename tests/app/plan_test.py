@@ -5,6 +5,7 @@ import re
 import unittest
 
 import program
+import step_times
 from program import AppTest
 
 CLUSTERS = program.SOURCE / "inputs/clusters"
@@ -67,7 +68,7 @@ class Plan(AppTest):
                 ((*MODEL, "model.layers=2000", "model.hidden=16384", *cluster, "--ranks", "2"), "a layout that fits"),
                 ((*MODEL, *cluster, "--kernels", "fusd"), "a generation of kernels"),
                 ((*MODEL, "--cluster", "none.toml"), "a cluster file"),
-                ((*MODEL, "model.hiden=8", *cluster), "did you mean hidden?")):
+                ((*MODEL, "model.hiden=8", *cluster), "did you mean model.hidden?")):
             with self.subTest(expected):
                 self.assertIn(expected, self.plan(*words, code=2))
 
@@ -83,6 +84,16 @@ class Plan(AppTest):
         for r in rows:
             self.assertAlmostEqual(float(r["predicted"]) / float(r["measured_s"]) - 1, float(r["error"]), delta=1e-4)
             self.assertLess(float(r["low"]), float(r["predicted"]))
+
+    def test_an_independent_program_predicts_the_same(self):
+        rows = program.SOURCE / "benchmarks/plan/rows.csv"
+        self.plan("grade", str(rows), "--clusters", str(CLUSTERS), "--csv", "out.csv")
+        predicted = {r["id"]: float(r["predicted"]) for r in csv.DictReader(open(self.folder / "out.csv"))}
+        seen = 0
+        for row, seconds in step_times.steps(rows, CLUSTERS):
+            self.assertAlmostEqual(predicted[row] / seconds, 1, delta=1e-5, msg=row)
+            seen += 1
+        self.assertGreater(seen, 1500)
 
     def test_grade_of_memory(self):
         with open(self.folder / "rows.csv", "w") as file:

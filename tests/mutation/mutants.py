@@ -212,8 +212,29 @@ LINALG = [
     ("onednn_call.hpp", "base::SignalsBlocked signals_;", "", "linalg"),
 ]
 
+PLAN = [
+    ("machine_time.cpp", "double const wider = ring ? static_cast<double>(inside) : 1.0;", "double const wider = 1.0;",
+     "unit_plan"),
+    ("machine_time.cpp", "double const waves = 0.5 + 0.5 * w / std::ceil(w);", "double const waves = w / std::ceil(w);",
+     "unit_plan"),
+    ("machine_time.cpp", "way(cluster, group, bytes / n, false)", "way(cluster, group, bytes, false)", "unit_plan"),
+    ("machine_time.cpp", "level.bandwidth * level.message_share", "level.bandwidth", "unit_plan"),
+    ("accuracy.cpp", "quantile(errors, 0.9)", "quantile(errors, 1.0)", "unit_plan"),
+    ("accuracy.cpp", "r.low <= r.measured && r.measured <= r.high", "r.low <= r.measured || r.measured <= r.high",
+     "unit_plan"),
+    ("accuracy.cpp", "same.empty() ? others : same", "others", "unit_plan"),
+    ("step_time.cpp", "b.context = 2 * f.context;", "b.context = f.context;", "unit_plan"),
+    ("step_time.cpp", "return (all - longest) / chunks;", "return all - longest;", "app_plan"),
+    ("step_time.cpp", "first || last ? 1 : 2;", "2;", "app_plan"),
+    ("step_time.cpp", "p.pp > 1 || m.tied_embeddings ? 1 : 2", "m.tied_embeddings ? 1 : 2", "unit_plan"),
+    ("step_time.cpp", "std::hypot(0.18, 0.12 * bound)", "std::hypot(0.18, 0.12)", "unit_plan"),
+    ("search.cpp", "if (bytes > cluster_.device.memory) return reject", "if (false) return reject", "unit_plan"),
+    ("search.cpp", "microbatches % pp == 0", "true", "unit_plan"),
+    ("search.cpp", "out.parallel.sequence = c.tp > 1;", "out.parallel.sequence = false;", "unit_plan"),
+]
+
 ROOMS = {"kernels": KERNELS, "linalg": LINALG, "parallel": PARALLEL,
-         "schedule": SCHEDULE, "comm": COMM, "io": IO, "model": MODEL}
+         "schedule": SCHEDULE, "comm": COMM, "io": IO, "model": MODEL, "plan": PLAN}
 
 # Mutants that no test can kill, because the program does the same: (room, file, what it becomes) -> the reason.
 EQUIVALENT = {}

@@ -77,6 +77,8 @@ TEST(MachineTime, SharesByLength) {
   EXPECT_NEAR(rate(1e5), 1e9, 1) << "as long as for 1 MB";
   EXPECT_NEAR(rate(1e7), 50e9, 1) << "half way between, by the logarithm";
   EXPECT_NEAR(rate(1e9), 90e9, 1);
+  // Each of four ranks sends three messages, of a quarter of the bytes each.
+  EXPECT_DOUBLE_EQ(plan::all_to_all_seconds(c, {4, 1}, 4e7), 3e-6 + 0.75 * 4e7 / 50e9);
 }
 
 TEST(MachineTime, Messages) {

@@ -88,6 +88,44 @@ TEST(StepTime, EveryPartIsUsedAndTheirSumIsTheStep) {
   EXPECT_GT(a.high, a.seconds());
 }
 
+// A backward exchange moves keys and values, and their gradients back: twice a forward one. With full recomputation the
+// forward one is made twice.
+TEST(StepTime, ExchangesOfKeysByDirection) {
+  auto machine = cluster("dgx-h100");
+  machine.levels[0].bandwidth /= 1000;  // otherwise attention hides it
+  auto const seconds = [&](char const* recompute) {
+    return plan::predict_step(input(with(gpt(8, 1024, 16, 8192), {"parallel.cp=4", "batch.micro=1", "batch.global=4",
+                                                                  std::string("memory.recompute=") + recompute})),
+                              machine, plan::kernels_of("unfused", ""))[TimePart::context];
+  };
+  EXPECT_GT(seconds("none"), 0);
+  EXPECT_NEAR(seconds("full") / seconds("none"), 4.0 / 3, 1e-9);
+}
+
+// The last of several stages has the head, the first the embedding: their gradients are summed on different ranks.
+TEST(StepTime, OneStageHoldsOneOfEmbeddingAndHead) {
+  auto const data = [](bool tied) {
+    return plan::predict_step(
+        input(with(gpt(8, 1024, 16, 1024), {"parallel.pp=2", "parallel.dp=4", "batch.micro=1", "batch.global=16",
+                                            std::string("model.tied_embeddings=") + (tied ? "true" : "false")})),
+        cluster("dgx-h100"), plan::kernels_of("flash", ""))[TimePart::data];
+  };
+  EXPECT_GT(data(true), 0);
+  EXPECT_DOUBLE_EQ(data(true), data(false));
+}
+
+// Steps of few large operations are known better than steps that launches bound.
+TEST(StepTime, LaunchesWidenTheInterval) {
+  auto const width = [](int hidden) {
+    auto const t =
+        plan::predict_step(input(with(gpt(8, hidden, 16, 512), {"parallel.dp=2", "batch.micro=1", "batch.global=4"})),
+                           cluster("dgx-h100"), plan::kernels_of("flash", ""));
+    return (t.high - t.low) / t.seconds();
+  };
+  EXPECT_LT(width(8192), 0.3);
+  EXPECT_GT(width(64), 0.34);
+}
+
 TEST(StepTime, BetterMachinesAreNotSlower) {
   auto const c = input(with(gpt(32, 4096, 32, 2048),
                             {"parallel.tp=4", "parallel.pp=2", "parallel.dp=8", "batch.micro=2", "batch.global=64"}));
@@ -198,13 +236,32 @@ TEST(Search, FindsWhatTryingEveryLayoutFinds) {
       machine.device.memory = memory;
       for (int ranks : {2, 4, 8}) {
         auto const result =
-            plan::search_layouts(base, machine, plan::kernels_of("", ""), {.ranks = ranks, .fixed = {}, .top = 5});
+            plan::search_layouts(base, machine, plan::kernels_of("", ""), {.ranks = ranks, .fixed = {}, .top = 500});
         auto const all = by_trying(base, machine, ranks);
-        ASSERT_EQ(result.layouts.size(), std::min<std::size_t>(5, all.size())) << name << ' ' << ranks << ' ' << memory;
+        ASSERT_EQ(result.layouts.size(), std::min<std::size_t>(500, all.size()))
+            << name << ' ' << ranks << ' ' << memory;
         for (std::size_t i = 0; i < result.layouts.size(); ++i)
           EXPECT_DOUBLE_EQ(result.layouts[i].time.seconds(), all[i].first) << all[i].second;
       }
     }
+}
+
+// The bound that spares most plans of memory is below the plan itself: the plan decides.
+TEST(Search, WhatTheMemoryPlanSaysMustFit) {
+  auto const base = input({"model.layers=4", "model.hidden=256", "model.heads=4", "model.seq_len=128", "batch.global=8",
+                           "run.precision=bf16"});
+  auto machine = cluster("dgx-h100");
+  auto const largest = [&] {
+    double most = 0;
+    for (auto const& l :
+         plan::search_layouts(base, machine, plan::kernels_of("", ""), {.ranks = 4, .fixed = {}, .top = 500}).layouts)
+      most = std::max(most, l.bytes);
+    return most;
+  };
+  double const before = largest();
+  machine.device.memory = before - 1;
+  EXPECT_GT(largest(), 0);
+  EXPECT_LT(largest(), before);
 }
 
 TEST(Search, KeepsWhatIsFixed) {
