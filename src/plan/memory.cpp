@@ -164,10 +164,11 @@ StatePools make_state_pools(config::Config const& config, layout::ParamTable con
     weights[stage] = numbers * bytes.storage;
     gradients[stage] = numbers * bytes.gradient;
   }
-  if (gradients_come) pools.gradients = make_pool(mine, gradients, {schedule::whole_gradients(training)});
+  if (gradients_come)
+    pools.gradients = make_pool(mine, gradients, {schedule::whole_gradients(training, pipeline_rank)});
   if (!memory.moves_weights()) return pools;
-  std::vector<std::vector<std::vector<schedule::LiveInterval>>> live{schedule::whole_weights(training)};
-  for (auto const* program : others) live.push_back(schedule::whole_weights(*program));
+  std::vector<std::vector<std::vector<schedule::LiveInterval>>> live{schedule::whole_weights(training, pipeline_rank)};
+  for (auto const* program : others) live.push_back(schedule::whole_weights(*program, pipeline_rank));
   pools.weights = make_pool(mine, weights, live);
   return pools;
 }

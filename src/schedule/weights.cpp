@@ -272,9 +272,12 @@ namespace {
 
 /// The intervals of each stage, from an action for which `begins` holds to the next one for which `ends` does. What a
 /// compute action begins, it begins for the stage, too, whose weights it borrows.
-std::vector<std::vector<LiveInterval>> live_intervals(Program const& program, bool (*begins)(Op), bool (*ends)(Op)) {
+std::vector<std::vector<LiveInterval>> live_intervals(Program const& program, std::optional<int> rank,
+                                                      bool (*begins)(Op), bool (*ends)(Op)) {
   std::vector<std::vector<LiveInterval>> out(at(program.num_stages));
-  for (auto const& actions : program.ranks) {
+  for (std::size_t r = 0; r < program.ranks.size(); ++r) {
+    if (rank && at(*rank) != r) continue;
+    auto const& actions = program.ranks[r];
     std::vector<bool> live(out.size(), false);
     for (std::size_t i = 0; i < actions.size(); ++i) {
       Action const& a = actions[i];
@@ -294,13 +297,13 @@ std::vector<std::vector<LiveInterval>> live_intervals(Program const& program, bo
 
 }  // namespace
 
-std::vector<std::vector<LiveInterval>> whole_weights(Program const& program) {
-  return live_intervals(program, brings_weights, drops_weights);
+std::vector<std::vector<LiveInterval>> whole_weights(Program const& program, std::optional<int> rank) {
+  return live_intervals(program, rank, brings_weights, drops_weights);
 }
 
-std::vector<std::vector<LiveInterval>> whole_gradients(Program const& program) {
+std::vector<std::vector<LiveInterval>> whole_gradients(Program const& program, std::optional<int> rank) {
   return live_intervals(
-      program,
+      program, rank,
       [](Op op) { return makes_input_gradient(op) || makes_weight_gradient(op) || makes_vocabulary_gradient(op); },
       reduces);
 }

@@ -19,6 +19,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace p3d::schedule {
@@ -57,11 +58,11 @@ struct LiveInterval {
 /// True when something of `a` is there together with something of `b`, in the same list. Both are sorted and disjoint.
 bool meet(std::vector<LiveInterval> const& a, std::vector<LiveInterval> const& b);
 /// The intervals of each stage that is not resident in which its weights are whole (GATHER to RELEASE, RELOAD to
-/// OFFLOAD).
-std::vector<std::vector<LiveInterval>> whole_weights(Program const& program);
+/// OFFLOAD); those of one rank, or of all.
+std::vector<std::vector<LiveInterval>> whole_weights(Program const& program, std::optional<int> rank = {});
 /// The intervals of each stage in which the gradients of its weights are whole, from what adds the first to
-/// REDUCE_SCATTER or REDUCE.
-std::vector<std::vector<LiveInterval>> whole_gradients(Program const& program);
+/// REDUCE_SCATTER or REDUCE; those of one rank, or of all.
+std::vector<std::vector<LiveInterval>> whole_gradients(Program const& program, std::optional<int> rank = {});
 
 /// A pass over a forward-only program with the stages of `training`: for every stage that is not resident there, what
 /// brings its weights and drops them, once or for each use as in `training`. No two stages have whole weights
