@@ -83,19 +83,25 @@ std::string left_out(plan::SearchResult const& result) {
   std::string text;
   for (auto const& [reason, count] : result.rejected)
     text += fmt::format("{}{} by {}", text.empty() ? "" : ", ", count, reason);
-  return fmt::format("{} layouts predicted{}{}\n", result.predicted,
-                     text.empty() ? "" : "; quicker ones that do not fit: ", text);
+  return fmt::format("{} layouts predicted{}{}{}\n", result.predicted,
+                     text.empty() ? "" : "; quicker ones that do not fit: ", text,
+                     result.complete ? "" : "; so many that others that fit may be quicker than those listed");
 }
 
 int search(config::Config const& config, config::Cluster const& cluster, plan::KernelGeneration const& kernels,
            plan::SearchOptions const& options, std::string const& out) {
   auto const result = plan::search_layouts(config, cluster, kernels, options);
-  if (result.layouts.empty())
+  if (result.layouts.empty()) {
+    auto const more = plan::fits_more_ranks(config, cluster, kernels, options);
     base::refuse(
-        fmt::format("a layout that fits {} ranks of {}", options.ranks, cluster.name),
-        fmt::format("none: {}{}", left_out(result),
-                    result.least_bytes > 0 ? "the smallest needs " + base::human_bytes(result.least_bytes) : ""),
-        "--ranks", "take more ranks, a smaller model, or free the keys of --fix");
+        fmt::format("a layout that fits {} ranks of {} ({} each)", options.ranks, cluster.name,
+                    base::human_bytes(cluster.device.memory)),
+        fmt::format("none of {} layouts{}", result.predicted,
+                    result.least_bytes > 0 ? ": the smallest needs " + base::human_bytes(result.least_bytes) : ""),
+        "--ranks",
+        more ? fmt::format("take {} ranks: {}", more->config.num_ranks(), plan::layout_of(more->config))
+             : "take a smaller model, or free the keys of --fix: more ranks do not help");
+  }
   auto const& best = result.layouts.front();
   std::cout << table(result, cluster) << left_out(result) << '\n'
             << plan::describe(best.config, cluster, best.time) << plan::sensitivity(best.config, cluster, kernels);

@@ -8,6 +8,8 @@
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/config/parse.hpp>
+#include <p3d/layout/stage_buffers.hpp>
+#include <p3d/layout/stages.hpp>
 #include <p3d/plan/memory.hpp>
 #include <p3d/plan/model_cost.hpp>
 #include <p3d/plan/run_plan.hpp>
@@ -27,8 +29,10 @@ using config::Recompute;
 using config::Shard;
 
 // Layouts that are checked as a run checks them; each takes some milliseconds.
-constexpr int most_checked = 400;
+constexpr int most_checked = 2000;
 constexpr std::int64_t most_micro = 64;
+// The largest number of ranks that an answer names.
+constexpr int most_ranks = 1 << 17;
 
 std::vector<std::int64_t> divisors(std::int64_t n, std::int64_t most) {
   std::vector<std::int64_t> out;
@@ -44,6 +48,8 @@ struct Candidate {
   Recompute recompute = Recompute::none;
   Shard shard = Shard::none;
   double seconds = 0;
+  using States = std::tuple<int, int, int, int, int, Shard>;
+  States states() const { return {tp, pp, cp, ep, virtual_stages, shard}; }
   auto key() const { return std::tuple(seconds, tp, pp, cp, ep, virtual_stages, micro, recompute, shard); }
 };
 
@@ -51,7 +57,7 @@ class Search {
 public:
   Search(Config const& config, config::Cluster const& cluster, KernelGeneration const& kernels,
          SearchOptions const& options)
-      : base_(config), cluster_(cluster), kernels_(kernels), options_(options) {}
+      : base_(config), cluster_(cluster), predictor_(cluster, kernels), options_(options) {}
 
   SearchResult run() {
     predict_all();
@@ -59,16 +65,21 @@ public:
     result_.predicted = static_cast<std::int64_t>(all_.size());
     int checked = 0;
     for (auto const& c : all_) {
-      if (static_cast<int>(result_.layouts.size()) == options_.top || checked == most_checked) break;
-      auto const config = with(c);
+      if (static_cast<int>(result_.layouts.size()) == options_.top) break;
+      auto const& config = with(c);
       double const least = least_bytes(config);
-      if (least > cluster_.device.memory) {
-        reject("memory", least);
+      if (least > cluster_.device.memory || needs_more_than_a_rejected_one(c)) {
+        reject("memory");
         continue;
       }
+      if (checked == most_checked) {
+        result_.complete = false;
+        break;
+      }
       ++checked;
-      check(config);
+      if (!check(config)) too_large_[c.states()].push_back({c.micro, c.recompute});
     }
+    if (result_.layouts.empty()) find_smallest();
     return std::move(result_);
   }
 
@@ -77,15 +88,17 @@ private:
     return std::find(options_.fixed.begin(), options_.fixed.end(), key) == options_.fixed.end();
   }
 
-  Config with(Candidate const& c) const {
-    Config out = base_;
+  /// The input with that layout. The object is used again by the next call: an input is large to copy.
+  Config const& with(Candidate const& c) {
+    Config& out = scratch_;
     out.parallel.tp = c.tp;
     out.parallel.pp = c.pp;
     out.parallel.cp = c.cp;
     out.parallel.ep = c.ep;
     out.parallel.dp = options_.ranks / (c.tp * c.pp * c.cp);
     // A short order may leave out an axis of one rank, which has more now.
-    if (c.cp > 1 && out.parallel.order.find("cp") == std::string::npos) out.parallel.order = Config{}.parallel.order;
+    out.parallel.order =
+        c.cp > 1 && base_.parallel.order.find("cp") == std::string::npos ? whole_order_ : base_.parallel.order;
     if (free("parallel.sequence")) out.parallel.sequence = c.tp > 1;
     out.batch.micro = c.micro;
     out.batch.microbatches = out.batch.global / (out.parallel.dp * c.micro);
@@ -109,12 +122,11 @@ private:
     if (free("memory.recompute")) recompute = {Recompute::none, Recompute::full};
     auto const batch = base_.batch.global;
     for (auto tp : sizes("parallel.tp", p.tp, ranks, m.heads)) {
-      if (m.heads % tp != 0 || m.kv_heads % tp != 0 || (tp > 1 && m.seq_len % tp != 0)) continue;
+      if (m.heads % tp != 0 || m.kv_heads % tp != 0) continue;
       for (auto pp : sizes("parallel.pp", p.pp, ranks / tp, m.layers))
         for (auto cp : sizes("parallel.cp", p.cp, ranks / tp / pp, free("parallel.cp") ? m.seq_len / 2048 + 1 : p.cp)) {
           auto const dp = ranks / tp / pp / cp;
-          if (batch % dp != 0 || (!free("parallel.dp") && dp != p.dp) || (cp > 1 && m.seq_len % (2 * cp * tp) != 0))
-            continue;
+          if (batch % dp != 0 || (!free("parallel.dp") && dp != p.dp) || 2 * cp > m.seq_len) continue;
           for (auto micro : sizes("batch.micro", base_.batch.micro, batch / dp, most_micro))
             for (auto ep : sizes("parallel.ep", p.ep, m.moe.on() ? m.moe.experts : 1, m.moe.experts + 1)) {
               if (tp * cp * dp % (ep * p.etp) != 0) continue;
@@ -154,63 +166,127 @@ private:
                   .micro = micro,
                   .recompute = r,
                   .shard = shard};
-      c.seconds = predict_step(with(c), cluster_, kernels_).seconds();
+      c.seconds = predictor_.predict(with(c)).seconds();
       all_.push_back(c);
     }
   }
 
-  /// Bytes that a rank needs at least: its state, and of each layer and microbatch in flight what no layout avoids.
-  double least_bytes(Config const& c) const {
+  /// Bytes that a rank of the first pipeline coordinate needs at least: its state, whole weights and gradients of one
+  /// stage where those are divided, and activations of the microbatches in flight.
+  double least_bytes(Config const& c) {
     auto const types = type_bytes(c);
     auto const& m = c.model;
     auto const& p = c.parallel;
-    double const replicas = static_cast<double>(p.dp) * p.cp;
-    double weights = static_cast<double>(m.vocab_size * m.hidden) * (m.tied_embeddings || p.pp > 1 ? 1 : 2);
-    for (std::int64_t l = 0; l < m.layers / p.pp; ++l) {
-      weights += static_cast<double>(weights_of_layer(c, l));
-      if (m.has_experts(l))
-        weights += static_cast<double>(m.hidden * m.moe.ffn * 2) *
-                   (static_cast<double>(m.moe.experts) / p.ep * p.tp / p.etp - static_cast<double>(m.moe.top_k));
-    }
-    weights /= p.tp;
-    auto const part = [&](Shard from) { return c.memory.shard >= from && p.dp > 1 ? replicas : 1; };
+    auto const numbers = predictor_.parameters(c);
     bool const master = config::is_16bit(c.run.precision);
-    double const state = weights * (static_cast<double>(types.storage) / part(Shard::parameters) +
-                                    static_cast<double>(types.gradient) / part(Shard::gradients) +
-                                    static_cast<double>((master ? 3 : 2) * types.master) / part(Shard::optimizer));
-    double const tokens = static_cast<double>(c.batch.micro * m.seq_len) / p.cp;
-    double const numbers = (c.memory.recompute == Recompute::full ? 1 : 6) * static_cast<double>(m.hidden);
+    auto const state = [&](double parameters, double replicas) {
+      auto const part = [&](Shard from) { return c.memory.shard >= from ? replicas : 1; };
+      return parameters *
+             (static_cast<double>(types.storage) / part(Shard::parameters) +
+              static_cast<double>(types.gradient) / part(Shard::gradients) +
+              static_cast<double>((master ? types.master : 0) + 2 * types.moment) / part(Shard::optimizer));
+    };
+    double const replicas =
+        base_.memory.shard_over > 0 ? static_cast<double>(base_.memory.shard_over) : static_cast<double>(p.dp) * p.cp;
+    double bytes = state(numbers.dense + numbers.roots, replicas) +
+                   state(numbers.experts, std::min(replicas, numbers.expert_replicas));
+    auto const stages = std::max(1, c.pipeline.virtual_stages);
+    double const whole = (numbers.dense + numbers.experts) / stages;
+    if (c.memory.shard >= Shard::gradients) bytes += whole * static_cast<double>(types.gradient);
+    if (c.memory.shard == Shard::parameters) bytes += whole * static_cast<double>(types.storage);
     double const flying = static_cast<double>(std::min<std::int64_t>(p.pp, c.batch.microbatches));
     double const layers = std::ceil(static_cast<double>(m.layers) / p.pp);
-    return state + tokens * numbers * flying * layers * static_cast<double>(types.storage) / p.tp;
+    // Parameters are counted with biases that the model may not have.
+    return 0.99 * (bytes + activation_bytes(c) * flying * layers);
   }
 
-  void reject(std::string const& reason, double bytes) {
-    ++result_.rejected[reason];
-    if (bytes > 0 && (result_.least_bytes == 0 || bytes < result_.least_bytes)) result_.least_bytes = bytes;
+  /// Bytes of a layer's activations of one microbatch, from the table of buffers.
+  double activation_bytes(Config const& c) {
+    auto const& p = c.parallel;
+    auto const [place, added] =
+        activations_.try_emplace({p.tp, p.cp, p.ep, static_cast<int>(c.memory.recompute), c.batch.micro}, 0.0);
+    if (!added) return place->second;
+    // A stage in the middle of three has layers alone.
+    Config three = c;
+    three.parallel.pp = static_cast<int>(std::min<std::int64_t>(3, c.model.layers));
+    three.pipeline.schedule = "1f1b";
+    three.pipeline.virtual_stages = 0;
+    auto const stages = layout::make_stage_map(three);
+    int const middle = three.parallel.pp / 2;
+    auto const bytes = [&](int slots) {
+      layout::StageActivations const sets{.slots = slots,
+                                          .recompute = layout::stage_recompute(c.memory, stages, middle)};
+      return static_cast<double>(layout::stage_bytes(three, stages, middle, sets, element_bytes(c)).total());
+    };
+    return place->second = (bytes(2) - bytes(1)) / static_cast<double>(stages.layers(middle).size());
   }
 
-  /// Parses the layout as an input and plans its memory.
-  void check(Config const& wanted) {
+  void reject(std::string const& reason) { ++result_.rejected[reason]; }
+
+  /// Plans the memory of the layouts whose bounds are smallest, and keeps the least. One that fits is the answer where
+  /// the quicker ones were too many to check.
+  void find_smallest() {
+    std::vector<std::pair<double, std::size_t>> bounds;
+    for (std::size_t i = 0; i < all_.size(); ++i) bounds.emplace_back(least_bytes(with(all_[i])), i);
+    auto const few = std::min<std::size_t>(bounds.size(), 40);
+    std::partial_sort(bounds.begin(), bounds.begin() + static_cast<std::ptrdiff_t>(few), bounds.end());
+    for (std::size_t i = 0; i < few; ++i) check(with(all_[bounds[i].second]));
+    std::stable_sort(result_.layouts.begin(), result_.layouts.end(),
+                     [](auto const& a, auto const& b) { return a.time.seconds() < b.time.seconds(); });
+    if (result_.layouts.size() > static_cast<std::size_t>(options_.top))
+      result_.layouts.resize(static_cast<std::size_t>(options_.top));
+  }
+
+  /// True where a layout that differs in batch.micro and memory.recompute alone, and needs less for both, was too
+  /// large.
+  bool needs_more_than_a_rejected_one(Candidate const& c) const {
+    auto const found = too_large_.find(c.states());
+    return found != too_large_.end() && std::any_of(found->second.begin(), found->second.end(), [&](auto const& small) {
+             return small.first <= c.micro && small.second >= c.recompute;
+           });
+  }
+
+  /// Parses the layout as an input and plans its memory: first for the few microbatches that fill the pipeline, which
+  /// need as much as more of them and take less time to plan. False where its memory is too large.
+  bool check(Config const& wanted) {
     auto overrides = layout_overrides(wanted);
-    auto parsed = config::parse_text(config::canonical_toml(base_), "layout", "/", overrides, options_.ranks);
-    if (!parsed.config) return reject("rule of " + parsed.errors.front().key, 0);
+    auto parsed = config::parse_text(base_toml_, "layout", "/", overrides, options_.ranks);
+    if (!parsed.config) {
+      reject("rule of " + parsed.errors.front().key);
+      return true;
+    }
     try {
-      double const bytes = predicted_bytes(*parsed.config, cluster_);
-      if (bytes > cluster_.device.memory) return reject("memory", bytes);
+      auto few = *parsed.config;
+      few.batch.microbatches = std::min<std::int64_t>(few.batch.microbatches, 3 * few.parallel.pp);
+      few.batch.global = few.batch.microbatches * few.batch.micro * few.parallel.dp;
+      double bytes = predicted_bytes(few, cluster_);
+      if (bytes <= cluster_.device.memory && few.batch.microbatches < parsed.config->batch.microbatches)
+        bytes = predicted_bytes(*parsed.config, cluster_);
+      if (bytes > cluster_.device.memory) {
+        reject("memory");
+        if (result_.least_bytes == 0 || bytes < result_.least_bytes) result_.least_bytes = bytes;
+        return false;
+      }
       result_.layouts.push_back({std::move(*parsed.config), {}, bytes});
       auto& layout = result_.layouts.back();
-      layout.time = predict_step(layout.config, cluster_, kernels_);
+      layout.time = predictor_.predict(layout.config);
     } catch (base::Error const& e) {
-      reject("plan of " + (e.text().where.empty() ? std::string("the run") : e.text().where), 0);
+      reject("plan of " + (e.text().where.empty() ? std::string("the run") : e.text().where));
     }
+    return true;
   }
 
   Config const& base_;
   config::Cluster const& cluster_;
-  KernelGeneration const& kernels_;
+  StepPredictor predictor_;
+  std::string const base_toml_ = config::canonical_toml(base_);
+  Config scratch_ = base_;
+  std::string const whole_order_ = Config{}.parallel.order;
   SearchOptions const& options_;
   std::vector<Candidate> all_;
+  std::map<std::tuple<int, int, int, int, std::int64_t>, double> activations_;  ///< activation_bytes
+  /// batch.micro and memory.recompute of layouts that were too large, by the rest of the layout.
+  std::map<Candidate::States, std::vector<std::pair<std::int64_t, Recompute>>> too_large_;
   SearchResult result_;
 };
 
@@ -255,6 +331,18 @@ std::vector<std::string> layout_overrides(Config const& c) {
     out.push_back(fmt::format("memory.recompute={}", base::to_string(c.memory.recompute)));
   out.push_back(fmt::format("memory.shard={}", base::to_string(c.memory.shard)));
   return out;
+}
+
+std::optional<PlannedLayout> fits_more_ranks(Config const& config, config::Cluster const& cluster,
+                                             KernelGeneration const& kernels, SearchOptions options) {
+  options.top = 1;
+  for (options.ranks *= 2; options.ranks <= most_ranks; options.ranks *= 2) try {
+      auto result = search_layouts(config, cluster, kernels, options);
+      if (!result.layouts.empty()) return std::move(result.layouts.front());
+    } catch (base::Error const&) {
+      // No layout of so many ranks divides the batch; more may.
+    }
+  return std::nullopt;
 }
 
 SearchResult search_layouts(Config const& config, config::Cluster const& cluster, KernelGeneration const& kernels,

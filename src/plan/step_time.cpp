@@ -19,10 +19,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <map>
 #include <vector>
 
 namespace p3d::plan {
-namespace {
 
 /// Seconds of one pass of a layer by part. Launches hide behind work in part.
 struct Pass {
@@ -32,34 +33,64 @@ struct Pass {
   double whole() const { return work() + launches; }
 };
 
+/// Times and sizes of a layer on one rank, for a microbatch, that do not depend on recomputation and sharding.
+struct LayerPasses {
+  Pass forward, backward;
+  double parameters = 0;  ///< of a rank, without those of experts
+  double expert_parameters = 0;
+};
+
+/// The same with what the rest of the layout adds.
+struct LayerTime : LayerPasses {
+  double remade = 0;      ///< seconds of what backward remakes
+  double accumulate = 0;  ///< seconds in which a microbatch's gradients are added to those before it
+  double gathers = 0;     ///< seconds that forward and backward wait for divided weights and gradients
+  double seconds() const { return forward.whole() + backward.whole() + remade + accumulate + gathers; }
+};
+
+/// What predictions of one model have in common. Layers are of one kind where only their place differs.
+struct StepPredictor::Memory {
+  /// Times that depend on the sizes of the mesh and of the microbatch alone.
+  struct Entry {
+    std::vector<LayerPasses> kinds;
+    double head = 0, embedding = 0;
+  };
+  using Key = std::array<std::int64_t, 9>;
+  std::map<Key, Entry> entries;
+  Key last_key{};
+  Entry const* last = nullptr;
+  std::vector<std::int64_t> first;                ///< the first layer of each kind
+  std::vector<std::vector<std::int64_t>> before;  ///< by kind and layer: layers of that kind before it
+  std::string order_text;
+  std::vector<config::Axis> order;
+  std::vector<LayerTime> kinds;  ///< of the prediction that is being made
+};
+
+namespace {
+
 /// Linears of a layer on one rank that are one launch: `count` times [rows, k] x [k, n].
 struct Linear {
   double n = 0, k = 0, rows = 0, count = 1;
   bool fp8 = true;  ///< in fp8 where the generation has it
 };
 
-/// Times and sizes of a layer on one rank, for a microbatch.
-struct LayerTime {
-  Pass forward, backward;
-  double remade = 0;      ///< seconds of what backward remakes
-  double accumulate = 0;  ///< seconds in which a microbatch's gradients are added to those before it
-  double gathers = 0;     ///< seconds that forward and backward wait for divided weights and gradients
-  double parameters = 0;  ///< of a rank, without those of experts
-  double expert_parameters = 0;
-  double seconds() const { return forward.whole() + backward.whole() + remade + accumulate + gathers; }
+/// Layers [begin, end) of the model: those of one rank of the pipeline.
+struct Layers {
+  std::int64_t begin = 0, end = 0;
 };
 
 class StepModel {
 public:
-  StepModel(config::Config const& c, config::Cluster const& cluster, KernelGeneration const& kernels);
+  StepModel(config::Config const& c, config::Cluster const& cluster, KernelGeneration const& kernels,
+            StepPredictor::Memory& memory);
   StepTime predict();
+  StepPredictor::Parameters parameters();
 
 private:
   using P = TimePart;
   double tp() const { return c_.parallel.tp; }
   RankGroup tensor_group() const { return {c_.parallel.tp, 1}; }
-  /// Ranks between neighbours along an axis of the mesh (parallel.order).
-  std::int64_t stride(config::Axis axis) const;
+  std::int64_t stride(config::Axis axis) const { return strides_[axis]; }
   RankGroup replicas() const { return {c_.parallel.dp, stride(config::Axis::dp)}; }
   RankGroup expert_group() const;
   RankGroup expert_replicas() const;
@@ -73,19 +104,18 @@ private:
 
   std::vector<Linear> linears(std::int64_t layer) const;
   double gemms(std::int64_t layer, bool weight, bool input) const;
-  LayerTime layer_time(std::int64_t layer) const;
+  LayerPasses layer_passes(std::int64_t layer) const;
+  LayerTime layer_time(LayerPasses const& passes) const;
   double attention_products(std::int64_t layer) const;
   double memory_traffic(std::int64_t layer) const;
   double expert_exchange(std::int64_t layer) const;
   double context_exchange(double attention) const;
   double gathers(LayerTime const& t) const;
+  double accumulate_seconds(double parameters) const;
   double head_seconds() const;
   double embedding_seconds() const;
   double message_seconds_between_stages() const;
-  /// How many layers of each kind a rank of the pipeline has.
-  using Layers = std::vector<double>;
   void find_kinds();
-  Layers count(std::int64_t begin, std::int64_t end) const;
   template <class Of>
   double sum(Layers const& layers, Of const& of) const;
   double bubble_seconds(double longest, double all, double head, double embedding) const;
@@ -102,12 +132,13 @@ private:
   double gates_ = 1;       ///< matrices of the MLP before its activation
   double vocabulary_ = 0;  ///< rows of the embedding on a rank
   double microbatches_ = 1;
-  std::vector<LayerTime> kinds_;
-  std::vector<std::size_t> kind_of_layer_;
+  config::PerAxis strides_;  ///< ranks between neighbours along an axis of the mesh (parallel.order)
+  StepPredictor::Memory& memory_;
 };
 
-StepModel::StepModel(config::Config const& c, config::Cluster const& cluster, KernelGeneration const& kernels)
-    : c_(c), cluster_(cluster), k_(kernels) {
+StepModel::StepModel(config::Config const& c, config::Cluster const& cluster, KernelGeneration const& kernels,
+                     StepPredictor::Memory& memory)
+    : c_(c), cluster_(cluster), k_(kernels), memory_(memory) {
   auto const& m = c.model;
   peak_ = cluster.peak(c.run.precision);
   // Both 16-bit types have the same units.
@@ -125,15 +156,15 @@ StepModel::StepModel(config::Config const& c, config::Cluster const& cluster, Ke
   double const parts = tp() * (c.divides_vocabulary() ? c.parallel.pp : 1);
   auto const multiple = static_cast<double>(kernels.vocab_multiple), rows = static_cast<double>(m.vocab_size);
   vocabulary_ = multiple == 1 ? std::floor(rows / parts) : std::ceil(rows / (multiple * parts)) * multiple;
-}
-
-std::int64_t StepModel::stride(config::Axis axis) const {
-  std::int64_t out = 1;
-  for (auto before : layout::parse_order(c_.parallel.order)) {
-    if (before == axis) break;
-    out *= c_.parallel[before];
+  if (memory.order.empty() || memory.order_text != c.parallel.order) {
+    memory.order_text = c.parallel.order;
+    memory.order = config::complete_order(layout::parse_order(c.parallel.order));
   }
-  return out;
+  int stride = 1;
+  for (auto axis : memory.order) {
+    strides_[axis] = stride;
+    stride *= c.parallel[axis];
+  }
 }
 
 /// The ranks over which a token's experts are dealt. They lie along dp, or begin within tp where experts are not
@@ -245,10 +276,10 @@ double StepModel::context_exchange(double attention) const {
   return std::max(0.0, (p.cp - 1) * step - attention * (p.cp - 1) / p.cp);
 }
 
-LayerTime StepModel::layer_time(std::int64_t layer) const {
+LayerPasses StepModel::layer_passes(std::int64_t layer) const {
   auto const& m = c_.model;
   auto const& p = c_.parallel;
-  LayerTime out;
+  LayerPasses out;
   auto& f = out.forward;
   auto& b = out.backward;
   f.gemm_input = gemms(layer, false, false);
@@ -269,8 +300,6 @@ LayerTime StepModel::layer_time(std::int64_t layer) const {
   double const collectives = p.tp > 1 ? 2 * k_.launches_collective : 0;
   f.launches = added(f.work(), k_.launches + collectives);
   b.launches = added(b.work(), k_.launches_backward + collectives);
-  bool const attention_again = c_.memory.recompute == config::Recompute::list && c_.memory.recompute_ops.attention;
-  out.remade = c_.memory.recompute == config::Recompute::full ? f.whole() : attention_again ? f.attention : 0;
 
   // Matrices, biases and norms. Of experts, those of this rank.
   auto const q = static_cast<double>(m.heads * m.head_dim()), kv = static_cast<double>(m.kv_heads * m.head_dim());
@@ -280,12 +309,24 @@ LayerTime StepModel::layer_time(std::int64_t layer) const {
   out.parameters = (width_ * (2 * q + 2 * kv + (gates_ + 1) * ffn + router + 5) + ffn + q + 2 * kv) / tp();
   if (experts)
     out.expert_parameters = std::floor(router / p.ep) * (gates_ + 1) * width_ * static_cast<double>(m.moe.ffn) / p.etp;
-  bool const scattered = shards(config::Shard::gradients) || shards(config::Shard::parameters);
-  if (microbatches_ > 1)
-    out.accumulate = stream_seconds((bytes_ + 2 * k_.gradient_bytes) * (out.parameters + out.expert_parameters) /
-                                    (scattered ? p.dp : 1));
+  return out;
+}
+
+LayerTime StepModel::layer_time(LayerPasses const& passes) const {
+  LayerTime out{passes};
+  auto const& f = out.forward;
+  bool const attention_again = c_.memory.recompute == config::Recompute::list && c_.memory.recompute_ops.attention;
+  out.remade = c_.memory.recompute == config::Recompute::full ? f.whole() : attention_again ? f.attention : 0;
+  out.accumulate = accumulate_seconds(out.parameters + out.expert_parameters);
   out.gathers = gathers(out);
   return out;
+}
+
+/// Seconds in which the gradients of so many parameters are added to those of the microbatches before.
+double StepModel::accumulate_seconds(double parameters) const {
+  if (microbatches_ <= 1) return 0;
+  bool const scattered = shards(config::Shard::gradients) || shards(config::Shard::parameters);
+  return stream_seconds((bytes_ + 2 * k_.gradient_bytes) * parameters / (scattered ? c_.parallel.dp : 1));
 }
 
 /// Seconds that passes wait for the weights that replicas divide, and for their gradients, which travel beside the
@@ -300,7 +341,7 @@ double StepModel::gathers(LayerTime const& t) const {
   return longer(t.forward.whole(), gather) + longer(t.backward.whole() + t.remade, gather + scatter);
 }
 
-/// Output layer and loss of a microbatch, forward and backward.
+/// Output layer and loss of a microbatch, forward and backward, without the sum of gradients.
 double StepModel::head_seconds() const {
   auto const v = vocabulary_;
   GemmType const plain{peak_}, weight{peak_, true};
@@ -310,14 +351,7 @@ double StepModel::head_seconds() const {
   double const backward = gemm_seconds(cluster_, plain, tokens_, width_, v) +
                           gemm_seconds(cluster_, weight, v, width_, tokens_) + loss +
                           all_reduce_seconds(cluster_, tensor_group(), bytes_ * tokens_ * width_);
-  double const launches =
-      forward + added(forward, k_.launches_head / 3) + backward + added(backward, 2 * k_.launches_head / 3);
-  bool const scattered = shards(config::Shard::gradients) || shards(config::Shard::parameters);
-  double const accumulate =
-      microbatches_ > 1
-          ? stream_seconds((bytes_ + 2 * k_.gradient_bytes) * v * width_ / (scattered ? c_.parallel.dp : 1))
-          : 0;
-  return launches + accumulate;
+  return forward + added(forward, k_.launches_head / 3) + backward + added(backward, 2 * k_.launches_head / 3);
 }
 
 /// The look-up of a microbatch's tokens and its gradient.
@@ -359,35 +393,55 @@ double StepModel::data_seconds(Layers const& layers, double parameters, double e
   return std::min(exposed, reduce) + std::max(tail - forward, tail / number);
 }
 
-/// The kinds of layers of the model: one for each that differs from those before it.
+/// Times of the kinds of layers, head and embedding. Those that another layout had, too, are kept.
 void StepModel::find_kinds() {
   auto const& m = c_.model;
-  std::vector<std::int64_t> first;  // layer of each kind
-  kind_of_layer_.reserve(static_cast<std::size_t>(m.layers));
-  for (std::int64_t l = 0; l < m.layers; ++l) {
-    auto const same = std::find_if(first.begin(), first.end(), [&](std::int64_t other) {
-      return m.has_experts(l) == m.has_experts(other) && m.window_of(l) == m.window_of(other);
-    });
-    kind_of_layer_.push_back(static_cast<std::size_t>(same - first.begin()));
-    if (same != first.end()) continue;
-    first.push_back(l);
-    kinds_.push_back(layer_time(l));
+  auto const& p = c_.parallel;
+  if (memory_.first.empty()) {
+    for (std::int64_t l = 0; l < m.layers; ++l) {
+      auto kind = std::find_if(memory_.first.begin(), memory_.first.end(), [&](std::int64_t other) {
+        return m.has_experts(l) == m.has_experts(other) && m.window_of(l) == m.window_of(other);
+      });
+      auto const place = static_cast<std::size_t>(kind - memory_.first.begin());
+      if (kind == memory_.first.end()) {
+        memory_.first.push_back(l);
+        memory_.before.emplace_back(m.layers + 1, 0);
+      }
+      for (auto after = l + 1; after <= m.layers; ++after) ++memory_.before[place][static_cast<std::size_t>(after)];
+    }
   }
-}
-
-/// The layers of a rank of the pipeline, by kind.
-StepModel::Layers StepModel::count(std::int64_t begin, std::int64_t end) const {
-  Layers out(kinds_.size());
-  for (auto l = begin; l < end; ++l) out[kind_of_layer_[static_cast<std::size_t>(l)]] += 1;
-  return out;
+  StepPredictor::Memory::Key const key{p.tp,
+                                       p.cp,
+                                       p.ep,
+                                       p.etp,
+                                       p.sequence ? 1 : 0,
+                                       c_.batch.micro,
+                                       strides_.cp,
+                                       strides_.dp,
+                                       static_cast<std::int64_t>(vocabulary_)};
+  if (memory_.last == nullptr || key != memory_.last_key) {
+    auto const [place, added] = memory_.entries.try_emplace(key);
+    if (added) {
+      for (auto l : memory_.first) place->second.kinds.push_back(layer_passes(l));
+      place->second.head = head_seconds();
+      place->second.embedding = embedding_seconds();
+    }
+    memory_.last_key = key;
+    memory_.last = &place->second;
+  }
+  memory_.kinds.clear();
+  for (auto const& passes : memory_.last->kinds) memory_.kinds.push_back(layer_time(passes));
 }
 
 /// The sum over layers of what `of` says of each kind.
 template <class Of>
 double StepModel::sum(Layers const& layers, Of const& of) const {
   double out = 0;
-  for (std::size_t k = 0; k < kinds_.size(); ++k)
-    if (layers[k] > 0) out += layers[k] * of(kinds_[k]);
+  for (std::size_t k = 0; k < memory_.kinds.size(); ++k) {
+    auto const& before = memory_.before[k];
+    auto const number = before[static_cast<std::size_t>(layers.end)] - before[static_cast<std::size_t>(layers.begin)];
+    if (number > 0) out += static_cast<double>(number) * of(memory_.kinds[k]);
+  }
   return out;
 }
 
@@ -402,7 +456,7 @@ double StepModel::bubble_seconds(double longest, double all, double head, double
   PipelineCosts costs;
   for (int s = 0; s < plan.stages.num_stages(); ++s) {
     auto const range = plan.stages.layers(s);
-    auto const layers = count(range.begin, range.end);
+    Layers const layers{range.begin, range.end};
     bool const divided = c_.divides_vocabulary();
     double const first = plan.stages.is_first(s) && !divided ? embedding : 0;
     double const last = plan.stages.is_last(s) && !divided ? head : 0;
@@ -425,11 +479,22 @@ double StepModel::bubble_seconds(double longest, double all, double head, double
   return std::max(0.0, step - microbatches_ * longest);
 }
 
+StepPredictor::Parameters StepModel::parameters() {
+  auto const& m = c_.model;
+  find_kinds();
+  Layers const first{0, (m.layers + c_.parallel.pp - 1) / c_.parallel.pp};
+  return {.dense = sum(first, [](auto const& t) { return t.parameters; }),
+          .experts = sum(first, [](auto const& t) { return t.expert_parameters; }),
+          .roots = vocabulary_ * width_ * (m.tied_embeddings || c_.parallel.pp > 1 ? 1 : 2),
+          .expert_replicas = static_cast<double>(expert_replicas().size)};
+}
+
 StepTime StepModel::predict() {
   auto const& p = c_.parallel;
   auto const& m = c_.model;
   find_kinds();
-  double const head = head_seconds(), embedding = embedding_seconds(), message = message_seconds_between_stages();
+  double const head = memory_.last->head + accumulate_seconds(vocabulary_ * width_);
+  double const embedding = memory_.last->embedding, message = message_seconds_between_stages();
   int const chunks = std::max(1, c_.pipeline.virtual_stages);
 
   // Ranks of the pipeline with so many layers, as even as they can be. At the ends a rank has one neighbour, with
@@ -438,9 +503,8 @@ StepTime StepModel::predict() {
   double most = -1, longest_seconds = 0, messages = 0, all = 0, parameters = 0, expert_parameters = 0;
   std::int64_t next = 0;
   for (int r = 0; r < p.pp; ++r) {
-    auto const end = next + m.layers / p.pp + (r < m.layers % p.pp ? 1 : 0);
-    auto layers = count(next, end);
-    next = end;
+    Layers const layers{next, next + m.layers / p.pp + (r < m.layers % p.pp ? 1 : 0)};
+    next = layers.end;
     bool const first = r == 0, last = r + 1 == p.pp;
     double const seconds = sum(layers, [](auto const& t) { return t.seconds(); }) + (first ? embedding : 0) +
                            (last || c_.divides_vocabulary() ? head : 0);
@@ -450,7 +514,7 @@ StepTime StepModel::predict() {
     expert_parameters = std::max(expert_parameters, sum(layers, [](auto const& t) { return t.expert_parameters; }));
     if (seconds + sends * message <= most) continue;
     most = seconds + sends * message;
-    longest = std::move(layers);
+    longest = layers;
     longest_seconds = seconds;
     messages = sends;
   }
@@ -482,7 +546,7 @@ StepTime StepModel::predict() {
     auto const once = [&](double numbers) {
       return replica_gather(bytes_ * numbers) + replica_gather(k_.reduced_bytes * numbers);
     };
-    out[P::weights] += once(kinds_.front().parameters) + n * once(whole);
+    out[P::weights] += once(memory_.kinds.front().parameters) + n * once(whole);
   }
   out[P::data] = data_seconds(longest, parameters, expert_parameters);
   if (p.pp > 1 && m.tied_embeddings && !c_.divides_vocabulary())
@@ -508,70 +572,20 @@ double StepTime::seconds() const {
   return sum;
 }
 
+StepPredictor::StepPredictor(config::Cluster const& cluster, KernelGeneration const& kernels)
+    : cluster_(cluster), kernels_(kernels), memory_(std::make_unique<Memory>()) {}
+StepPredictor::~StepPredictor() = default;
+
+StepTime StepPredictor::predict(config::Config const& config) {
+  return StepModel(config, cluster_, kernels_, *memory_).predict();
+}
+
+StepPredictor::Parameters StepPredictor::parameters(config::Config const& config) {
+  return StepModel(config, cluster_, kernels_, *memory_).parameters();
+}
+
 StepTime predict_step(config::Config const& config, config::Cluster const& cluster, KernelGeneration const& kernels) {
-  return StepModel(config, cluster, kernels).predict();
-}
-
-double operations_of_rank(config::Config const& c) {
-  auto const stages = layout::make_stage_map(c);
-  double remade = 0;
-  for (int s = 0; s < stages.num_stages() && c.memory.recompute != config::Recompute::automatic; ++s)
-    remade +=
-        recompute_flops_per_token(c, layout::stage_recompute(c.memory, stages, s), stages.layers(s).begin, Keys::all);
-  return (flops_per_token(c) + remade) * static_cast<double>(c.batch.global * c.model.seq_len) / c.num_ranks();
-}
-
-double predicted_bytes(config::Config const& config, config::Cluster const&) {
-  auto const plan = make_run_plan(config, Platform{.gpu = true, .device_form = true, .host_reaches_views = false});
-  double most = 0;
-  for (auto const& m : plan.memory) most = std::max(most, static_cast<double>(m.total()));
-  return most;
-}
-
-std::string describe(config::Config const& c, config::Cluster const& cluster, StepTime const& time) {
-  double const seconds = time.seconds();
-  auto const tokens = static_cast<double>(c.batch.global * c.model.seq_len);
-  double const ceiling = cluster.peak(c.run.precision);
-  auto const share = [&](double operations) { return ceiling > 0 ? 100 * operations / (seconds * ceiling) : 0; };
-  std::string text =
-      fmt::format("Step on {} ranks of {}: {:.4g} s ({:.4g} to {:.4g}), {} tokens/s, MFU {:.1f} %, HFU {:.1f} %\n",
-                  c.num_ranks(), cluster.name, seconds, time.low, time.high, base::human_count(tokens / seconds),
-                  share(model_flops_per_step(c) / c.num_ranks()), share(operations_of_rank(c)));
-  double const bytes = predicted_bytes(c, cluster);
-  text += fmt::format("Memory of the rank that has most: {} of {}{}\n", base::human_bytes(bytes),
-                      base::human_bytes(cluster.device.memory), bytes > cluster.device.memory ? ": too much" : "");
-  if (cluster.rank_hour > 0)
-    text += fmt::format("Price: {:.4g} for 1000 steps\n", cluster.rank_hour * c.num_ranks() * seconds / 3.6);
-  for (auto part : base::values_of<TimePart>())
-    if (double const s = time[part]; s > 5e-5 * seconds)
-      text += fmt::format("  {:<14} {:>10.4g} s {:>6.1f} %\n", base::to_string(part), s, 100 * s / seconds);
-  return text;
-}
-
-std::string sensitivity(config::Config const& c, config::Cluster const& cluster, KernelGeneration const& kernels) {
-  double const now = predict_step(c, cluster, kernels).seconds();
-  std::vector<std::pair<double, std::string>> gains;
-  auto const raise = [&](std::string name, auto const& change) {
-    auto better = cluster;
-    change(better);
-    gains.emplace_back(1 - predict_step(c, better, kernels).seconds() / now, std::move(name));
-  };
-  raise("peak of GEMMs", [](config::Cluster& b) {
-    for (auto* peak : {&b.device.fp64, &b.device.fp32, &b.device.fp16, &b.device.bf16, &b.device.fp8}) *peak *= 1.01;
-  });
-  raise("rate of attention", [](config::Cluster& b) { b.attention *= 1.01; });
-  raise("bandwidth of the memory", [](config::Cluster& b) { b.device.bandwidth *= 1.01; });
-  raise("launches", [](config::Cluster& b) { b.device.launch /= 1.01; });
-  for (std::size_t l = 0; l < cluster.levels.size(); ++l) {
-    auto const& name = cluster.levels[l].name;
-    raise("bandwidth of " + name, [l](config::Cluster& b) { b.levels[l].bandwidth *= 1.01; });
-    raise("latency of " + name, [l](config::Cluster& b) { b.levels[l].latency /= 1.01; });
-  }
-  std::stable_sort(gains.begin(), gains.end(), [](auto const& a, auto const& b) { return a.first > b.first; });
-  std::vector<std::string> parts;
-  for (auto const& [gain, name] : gains)
-    if (gain > 1e-5 && parts.size() < 5) parts.push_back(fmt::format("{} {:.2f} %", name, 100 * gain));
-  return fmt::format("With one of these 1 % better the step gets shorter by: {}\n", base::join(parts));
+  return StepPredictor(cluster, kernels).predict(config);
 }
 
 }  // namespace p3d::plan

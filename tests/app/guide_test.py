@@ -70,13 +70,16 @@ class Guide(DocumentTest):
 
     def test_pages_with_marks(self):
         marked = {page.name for page in pages.all_pages() if pages.marked_blocks(page)}
-        self.assertEqual(marked, {"README.md", "guide.md", "scale.md", "schedules.md"}, "each has a test below")
+        self.assertEqual(marked, {"README.md", "guide.md", "plan.md", "scale.md", "schedules.md"}, "each has a test below")
 
     def test_readme(self):
         self.run_page(pages.ROOT / "README.md")
 
     def test_guide(self):
         self.run_page(pages.ROOT / "docs/guide.md")
+
+    def test_plan(self):
+        self.run_page(pages.ROOT / "docs/plan.md")
 
     def test_scale(self):
         self.run_page(pages.ROOT / "docs/scale.md")

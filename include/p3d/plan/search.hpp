@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,7 @@ struct SearchResult {
   std::int64_t predicted = 0;          ///< layouts whose time was predicted
   /// Layouts that are quicker than the last one listed and do not fit, by reason.
   std::map<std::string, std::int64_t> rejected;
+  bool complete = true;  ///< false: more layouts were too large than a search checks, and quicker ones may be left out
   double least_bytes = 0;  ///< memory of the smallest layout that was looked at, where none fits
 };
 
@@ -47,6 +49,10 @@ struct SearchResult {
 /// of anything. Throws base::Error (bad_input) where the number of ranks or the batch allows no layout at all.
 SearchResult search_layouts(config::Config const& config, config::Cluster const& cluster,
                             KernelGeneration const& kernels, SearchOptions const& options);
+
+/// The quickest layout on the least of 2, 4, 8, ... times as many ranks on which one fits; nothing where none does.
+std::optional<PlannedLayout> fits_more_ranks(config::Config const& config, config::Cluster const& cluster,
+                                             KernelGeneration const& kernels, SearchOptions options);
 
 /// The layout in words: "tp 8, pp 2, dp 16, micro 4, shard optimizer".
 std::string layout_of(config::Config const& config);

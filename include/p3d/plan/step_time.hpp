@@ -11,6 +11,7 @@
 #include <p3d/plan/kernel_generation.hpp>
 
 #include <array>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -54,7 +55,32 @@ struct StepTime {
   double seconds() const;
 };
 
-/// Predicts the step of a checked input. Throws base::Error (bad_input) where the device has no rate for run.precision.
+/// Predicts steps of one model: inputs that differ in [parallel], [batch], [pipeline] and [memory] alone. It keeps the
+/// times of layers that several layouts share.
+class StepPredictor {
+public:
+  StepPredictor(config::Cluster const& cluster, KernelGeneration const& kernels);
+  ~StepPredictor();
+  /// Predicts the step of a checked input. Throws base::Error (bad_input) where the device has no rate for
+  /// run.precision.
+  StepTime predict(config::Config const& config);
+  /// Parameters of the layers of a rank of the first pipeline coordinate.
+  struct Parameters {
+    double dense = 0, experts = 0;
+    double roots = 0;            ///< embedding, and the head where the rank has it, too
+    double expert_replicas = 1;  ///< ranks that have the same experts
+  };
+  Parameters parameters(config::Config const& config);
+
+  struct Memory;
+
+private:
+  config::Cluster const& cluster_;
+  KernelGeneration const& kernels_;
+  std::unique_ptr<Memory> memory_;
+};
+
+/// Predicts one step.
 StepTime predict_step(config::Config const& config, config::Cluster const& cluster, KernelGeneration const& kernels);
 
 /// Operations of a rank in a step, in the mean, with those of remade activations.

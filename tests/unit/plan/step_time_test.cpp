@@ -8,10 +8,12 @@
 
 #include <p3d/base/enum_names.hpp>
 #include <p3d/base/error.hpp>
+#include <p3d/base/text.hpp>
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
 #include <stdexcept>
 
 namespace {
@@ -191,40 +193,86 @@ TEST(StepTime, RefusesUnknownKernels) {
 std::vector<std::pair<double, std::string>> by_trying(config::Config const& base, config::Cluster const& machine,
                                                       int ranks) {
   std::vector<std::pair<double, std::string>> all;
+  auto const toml = config::canonical_toml(base);
+  auto const experts = base.model.moe.on() ? static_cast<int>(base.model.moe.experts) : 1;
+  auto const try_one = [&](std::vector<std::string> const& words) {
+    auto const parsed = config::parse_text(toml, "t", "/", words, ranks);
+    if (!parsed.config) return;
+    try {
+      if (plan::predicted_bytes(*parsed.config, machine) > machine.device.memory) return;
+    } catch (base::Error const&) {
+      return;
+    }
+    all.emplace_back(plan::predict_step(*parsed.config, machine, plan::kernels_of("", "")).seconds(),
+                     plan::layout_of(*parsed.config));
+  };
   for (int tp = 1; tp <= ranks; ++tp)
     for (int pp = 1; pp <= ranks; ++pp)
-      for (int micro = 1; micro <= base.batch.global; ++micro)
-        for (char const* recompute : {"none", "full"})
-          for (char const* shard : {"none", "optimizer", "gradients", "parameters"})
-            for (int v : {0, 2, 3, 4, 5, 6, 8}) {
-              if (ranks % (tp * pp) != 0) continue;
-              int const dp = ranks / (tp * pp);
-              if (base.batch.global % (dp * micro) != 0 || (dp == 1 && std::string(shard) != "none")) continue;
-              auto const microbatches = base.batch.global / (dp * micro);
-              if (v > 0 && (pp == 1 || base.model.layers % (pp * v) != 0 || microbatches % pp != 0)) continue;
-              std::vector<std::string> const words{
-                  "parallel.tp=" + std::to_string(tp),
-                  "parallel.pp=" + std::to_string(pp),
-                  "parallel.dp=" + std::to_string(dp),
-                  std::string("parallel.sequence=") + (tp > 1 ? "true" : "false"),
-                  "batch.micro=" + std::to_string(micro),
-                  "batch.microbatches=" + std::to_string(microbatches),
-                  std::string("memory.recompute=") + recompute,
-                  std::string("memory.shard=") + shard,
-                  std::string("pipeline.schedule=") + (v > 0 ? "interleaved_1f1b" : "1f1b"),
-                  "pipeline.virtual_stages=" + std::to_string(v)};
-              auto const parsed = config::parse_text(config::canonical_toml(base), "t", "/", words, ranks);
-              if (!parsed.config) continue;
-              try {
-                if (plan::predicted_bytes(*parsed.config, machine) > machine.device.memory) continue;
-              } catch (base::Error const&) {
-                continue;
-              }
-              all.emplace_back(plan::predict_step(*parsed.config, machine, plan::kernels_of("", "")).seconds(),
-                               plan::layout_of(*parsed.config));
-            }
+      for (int cp = 1; cp <= ranks && cp <= base.model.seq_len / 2048 + 1; ++cp)
+        for (int micro = 1; micro <= base.batch.global; ++micro)
+          for (int v : {0, 2, 3, 4, 5, 6, 8}) {
+            if (ranks % (tp * pp * cp) != 0) continue;
+            int const dp = ranks / (tp * pp * cp);
+            if (base.batch.global % (dp * micro) != 0) continue;
+            auto const microbatches = base.batch.global / (dp * micro);
+            if (v > 0 && (pp == 1 || base.model.layers % (pp * v) != 0 || microbatches % pp != 0)) continue;
+            for (int ep = 1; ep <= experts; ++ep)
+              for (char const* recompute : {"none", "full"})
+                for (char const* shard : {"none", "optimizer", "gradients", "parameters"})
+                  if (dp > 1 || std::string(shard) == "none")
+                    try_one({"parallel.tp=" + std::to_string(tp), "parallel.pp=" + std::to_string(pp),
+                             "parallel.cp=" + std::to_string(cp), "parallel.ep=" + std::to_string(ep),
+                             "parallel.dp=" + std::to_string(dp),
+                             std::string("parallel.sequence=") + (tp > 1 ? "true" : "false"),
+                             "batch.micro=" + std::to_string(micro),
+                             "batch.microbatches=" + std::to_string(microbatches),
+                             std::string("memory.recompute=") + recompute, std::string("memory.shard=") + shard,
+                             std::string("pipeline.schedule=") + (v > 0 ? "interleaved_1f1b" : "1f1b"),
+                             "pipeline.virtual_stages=" + std::to_string(v)});
+          }
   std::sort(all.begin(), all.end());
   return all;
+}
+
+// Models of all sizes that a test can try out, with memories in which all, some or no layouts fit.
+TEST(Search, EqualsTryingEveryLayoutOf200Cases) {
+  std::mt19937 random(7);
+  auto const one_of = [&](std::vector<int> const& values) { return values[random() % values.size()]; };
+  int empty = 0;
+  for (int i = 0; i < 200; ++i) {
+    int const heads = one_of({1, 2, 3, 4}), ranks = one_of({1, 2, 2, 3, 4}), seq = one_of({64, 128, 2048});
+    std::vector<std::string> words{"model.heads=" + std::to_string(heads),
+                                   "model.hidden=" + std::to_string(heads * one_of({32, 64})),
+                                   "model.layers=" + std::to_string(one_of({1, 2, 3, 4})),
+                                   "model.seq_len=" + std::to_string(seq),
+                                   "batch.global=" + std::to_string(one_of({1, 2, 3, 4})),
+                                   "run.precision=bf16"};
+    if (i % 4 == 0) words.insert(words.begin(), "model.preset=llama-124m");
+    if (i % 4 == 1) words.insert(words.begin(), "model.preset=mixtral-tiny");
+    words.push_back("model.kv_heads=" + std::to_string(heads));
+    config::Config base;
+    try {
+      base = input(words);
+    } catch (std::runtime_error const&) {
+      ADD_FAILURE() << base::join(words);
+      continue;
+    }
+    auto machine = cluster(one_of({0, 1}) == 0 ? "dgx-h100" : "frontier");
+    machine.device.memory = 1.2e9 + 1e5 * static_cast<double>(random() % 5000);
+    auto const all = by_trying(base, machine, ranks);
+    plan::SearchResult result;
+    try {
+      result = plan::search_layouts(base, machine, plan::kernels_of("", ""), {.ranks = ranks, .fixed = {}, .top = 3});
+    } catch (base::Error const&) {
+      // No layout divides the sizes.
+    }
+    ASSERT_EQ(result.layouts.size(), std::min<std::size_t>(3, all.size())) << base::join(words, " ") << ' ' << ranks;
+    for (std::size_t k = 0; k < result.layouts.size(); ++k)
+      EXPECT_DOUBLE_EQ(result.layouts[k].time.seconds(), all[k].first) << base::join(words, " ") << ' ' << ranks;
+    empty += all.empty() ? 1 : 0;
+  }
+  EXPECT_GT(empty, 5);
+  EXPECT_LT(empty, 100);
 }
 
 TEST(Search, FindsWhatTryingEveryLayoutFinds) {

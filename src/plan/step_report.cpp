@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// A prediction in words, and what a better machine would gain.
+#include <p3d/plan/step_time.hpp>
+
+#include <p3d/base/enum_names.hpp>
+#include <p3d/base/text.hpp>
+#include <p3d/layout/stages.hpp>
+#include <p3d/plan/memory.hpp>
+#include <p3d/plan/model_cost.hpp>
+#include <p3d/plan/run_plan.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace p3d::plan {
+
+double operations_of_rank(config::Config const& c) {
+  auto const stages = layout::make_stage_map(c);
+  double remade = 0;
+  for (int s = 0; s < stages.num_stages() && c.memory.recompute != config::Recompute::automatic; ++s)
+    remade +=
+        recompute_flops_per_token(c, layout::stage_recompute(c.memory, stages, s), stages.layers(s).begin, Keys::all);
+  return (flops_per_token(c) + remade) * static_cast<double>(c.batch.global * c.model.seq_len) / c.num_ranks();
+}
+
+double predicted_bytes(config::Config const& config, config::Cluster const&) {
+  auto const plan = make_run_plan(config, Platform{.gpu = true, .device_form = true, .host_reaches_views = false});
+  double most = 0;
+  for (auto const& m : plan.memory) most = std::max(most, static_cast<double>(m.total()));
+  return most;
+}
+
+std::string describe(config::Config const& c, config::Cluster const& cluster, StepTime const& time) {
+  double const seconds = time.seconds();
+  auto const tokens = static_cast<double>(c.batch.global * c.model.seq_len);
+  double const ceiling = cluster.peak(c.run.precision);
+  auto const share = [&](double operations) { return ceiling > 0 ? 100 * operations / (seconds * ceiling) : 0; };
+  std::string text =
+      fmt::format("Step on {} ranks of {}: {:.4g} s ({:.4g} to {:.4g}), {} tokens/s, MFU {:.1f} %, HFU {:.1f} %\n",
+                  c.num_ranks(), cluster.name, seconds, time.low, time.high, base::human_count(tokens / seconds),
+                  share(model_flops_per_step(c) / c.num_ranks()), share(operations_of_rank(c)));
+  double const bytes = predicted_bytes(c, cluster);
+  text += fmt::format("Memory of the rank that has most: {} of {}{}\n", base::human_bytes(bytes),
+                      base::human_bytes(cluster.device.memory), bytes > cluster.device.memory ? ": too much" : "");
+  if (cluster.rank_hour > 0)
+    text += fmt::format("Price: {:.4g} for 1000 steps\n", cluster.rank_hour * c.num_ranks() * seconds / 3.6);
+  for (auto part : base::values_of<TimePart>())
+    if (double const s = time[part]; s > 5e-5 * seconds)
+      text += fmt::format("  {:<14} {:>10.4g} s {:>6.1f} %\n", base::to_string(part), s, 100 * s / seconds);
+  return text;
+}
+
+std::string sensitivity(config::Config const& c, config::Cluster const& cluster, KernelGeneration const& kernels) {
+  double const now = predict_step(c, cluster, kernels).seconds();
+  std::vector<std::pair<double, std::string>> gains;
+  auto const raise = [&](std::string name, auto const& change) {
+    auto better = cluster;
+    change(better);
+    gains.emplace_back(1 - predict_step(c, better, kernels).seconds() / now, std::move(name));
+  };
+  raise("peak of GEMMs", [](config::Cluster& b) {
+    for (auto* peak : {&b.device.fp64, &b.device.fp32, &b.device.fp16, &b.device.bf16, &b.device.fp8}) *peak *= 1.01;
+  });
+  raise("rate of attention", [](config::Cluster& b) { b.attention *= 1.01; });
+  raise("bandwidth of the memory", [](config::Cluster& b) { b.device.bandwidth *= 1.01; });
+  raise("launches", [](config::Cluster& b) { b.device.launch /= 1.01; });
+  for (std::size_t l = 0; l < cluster.levels.size(); ++l) {
+    auto const& name = cluster.levels[l].name;
+    raise("bandwidth of " + name, [l](config::Cluster& b) { b.levels[l].bandwidth *= 1.01; });
+    raise("latency of " + name, [l](config::Cluster& b) { b.levels[l].latency /= 1.01; });
+  }
+  std::stable_sort(gains.begin(), gains.end(), [](auto const& a, auto const& b) { return a.first > b.first; });
+  std::vector<std::string> parts;
+  for (auto const& [gain, name] : gains)
+    if (gain > 1e-5 && parts.size() < 5) parts.push_back(fmt::format("{} {:.2f} %", name, 100 * gain));
+  return fmt::format("With one of these 1 % better the step gets shorter by: {}\n", base::join(parts));
+}
+
+}  // namespace p3d::plan
