@@ -40,7 +40,7 @@ struct LayerPasses {
   double expert_parameters = 0;
 };
 
-/// The same with what the rest of the layout adds.
+/// Times of a layer on one rank with what recomputation, sharding and the number of microbatches add.
 struct LayerTime : LayerPasses {
   double remade = 0;      ///< seconds of what backward remakes
   double accumulate = 0;  ///< seconds in which a microbatch's gradients are added to those before it
@@ -48,7 +48,7 @@ struct LayerTime : LayerPasses {
   double seconds() const { return forward.whole() + backward.whole() + remade + accumulate + gathers; }
 };
 
-/// What predictions of one model have in common. Layers are of one kind where only their place differs.
+/// Times and sizes that layouts of one model share. Layers are of one kind where only their place differs.
 struct StepPredictor::Memory {
   /// Times that depend on the sizes of the mesh and of the microbatch alone.
   struct Entry {
@@ -60,10 +60,10 @@ struct StepPredictor::Memory {
   Key last_key{};
   Entry const* last = nullptr;
   std::vector<std::int64_t> first;                ///< the first layer of each kind
-  std::vector<std::vector<std::int64_t>> before;  ///< by kind and layer: layers of that kind before it
+  std::vector<std::vector<std::int64_t>> before;  ///< how many layers before layer l are of kind k: before[k][l]
   std::string order_text;
   std::vector<config::Axis> order;
-  std::vector<LayerTime> kinds;  ///< of the prediction that is being made
+  std::vector<LayerTime> kinds;  ///< times of the layout that is predicted now
 };
 
 namespace {

@@ -70,7 +70,8 @@ class Guide(DocumentTest):
 
     def test_pages_with_marks(self):
         marked = {page.name for page in pages.all_pages() if pages.marked_blocks(page)}
-        self.assertEqual(marked, {"README.md", "guide.md", "plan.md", "scale.md", "schedules.md"}, "each has a test below")
+        self.assertEqual(marked, {"README.md", "guide.md", "plan.md", "scale.md", "schedules.md"},
+                         "each has a test below")
 
     def test_readme(self):
         self.run_page(pages.ROOT / "README.md")
