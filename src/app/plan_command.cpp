@@ -6,20 +6,21 @@
 
 #include "command_line.hpp"
 #include "plan_grade.hpp"
+#include "plan_output.hpp"
 #include "words.hpp"
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/config/cluster.hpp>
 #include <p3d/config/parse.hpp>
-#include <p3d/plan/model_cost.hpp>
+#include <p3d/page/plan_picture.hpp>
 #include <p3d/plan/search.hpp>
 #include <p3d/plan/step_time.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
+#include <cmath>
 #include <iostream>
 
 namespace p3d::app {
@@ -61,23 +62,6 @@ int grade_command(int argc, char** argv) {
   return grade(rows, clusters, csv, verbose);
 }
 
-/// The layouts as a table, best first.
-std::string table(plan::SearchResult const& result, config::Cluster const& cluster) {
-  std::string text = fmt::format("{:>3} {:>10} {:>21} {:>10} {:>6} {:>11}  {}\n", "", "s/step", "interval", "tokens/s",
-                                 "MFU %", "memory", "layout");
-  int number = 0;
-  for (auto const& l : result.layouts) {
-    auto const& c = l.config;
-    double const seconds = l.time.seconds(), peak = cluster.peak(c.run.precision);
-    text += fmt::format("{:>3} {:>10.4g} {:>21} {:>10} {:>6.1f} {:>11}  {}\n", ++number, seconds,
-                        fmt::format("{:.4g} to {:.4g}", l.time.low, l.time.high),
-                        base::human_count(static_cast<double>(c.batch.global * c.model.seq_len) / seconds),
-                        100 * plan::model_flops_per_step(c) / c.num_ranks() / (seconds * peak),
-                        base::human_bytes(l.bytes), plan::layout_of(c));
-  }
-  return text;
-}
-
 /// The layouts that the search left out, and why.
 std::string left_out(plan::SearchResult const& result) {
   std::string text;
@@ -88,34 +72,72 @@ std::string left_out(plan::SearchResult const& result) {
                      result.complete ? "" : "; so many that others that fit may be quicker than those listed");
 }
 
-int search(config::Config const& config, config::Cluster const& cluster, plan::KernelGeneration const& kernels,
-           plan::SearchOptions const& options, std::string const& out) {
-  auto const result = plan::search_layouts(config, cluster, kernels, options);
-  if (result.layouts.empty()) {
-    auto const more = plan::fits_more_ranks(config, cluster, kernels, options);
-    base::refuse(
-        fmt::format("a layout that fits {} ranks of {} ({} each)", options.ranks, cluster.name,
-                    base::human_bytes(cluster.device.memory)),
-        fmt::format("none of {} layouts{}", result.predicted,
-                    result.least_bytes > 0 ? ": the smallest needs " + base::human_bytes(result.least_bytes) : ""),
-        "--ranks",
-        more ? fmt::format("take {} ranks: {}", more->config.num_ranks(), plan::layout_of(more->config))
-             : "take a smaller model, or free the keys of --fix: more ranks do not help");
+/// Words of `p3d plan` besides those of the search itself.
+struct Wanted {
+  std::vector<int> ranks;
+  std::vector<std::string> what_if;
+  std::string out, csv, svg;
+};
+
+/// Searches the layouts of so many ranks. Refuses where none fits.
+plan::SearchResult search(config::Config const& config, config::Cluster const& cluster,
+                          plan::KernelGeneration const& kernels, plan::SearchOptions const& options) {
+  auto result = plan::search_layouts(config, cluster, kernels, options);
+  if (!result.layouts.empty()) return result;
+  auto const more = plan::fits_more_ranks(config, cluster, kernels, options);
+  base::refuse(
+      fmt::format("a layout that fits {} ranks of {} ({} each)", options.ranks, cluster.name,
+                  base::human_bytes(cluster.device.memory)),
+      fmt::format("none of {} layouts{}", result.predicted,
+                  result.least_bytes > 0 ? ": the smallest needs " + base::human_bytes(result.least_bytes) : ""),
+      "--ranks",
+      more ? fmt::format("take {} ranks: {}", more->config.num_ranks(), plan::layout_of(more->config))
+           : "take a smaller model, or free the keys of --fix: more ranks do not help");
+}
+
+/// The best layout of the machine as it is, and with each of the changes.
+void print_what_if(config::Config const& config, config::Cluster const& cluster, plan::KernelGeneration const& kernels,
+                   plan::SearchOptions options, Wanted const& wanted, double now) {
+  options.top = 1;
+  for (auto const& change : wanted.what_if) {
+    auto const best = search(config, changed(cluster, change), kernels, options).layouts.front();
+    double const then = best.time.seconds();
+    double const percent = 100 * (then / now - 1);
+    auto const change_in_words = std::abs(percent) < 0.05
+                                     ? std::string("no change")
+                                     : fmt::format("{:.1f} % {}", std::abs(percent), percent < 0 ? "less" : "more");
+    std::cout << fmt::format("With {}: {:.4g} s, {}, {}\n", change, then, change_in_words,
+                             plan::layout_of(best.config));
   }
-  auto const& best = result.layouts.front();
-  std::cout << table(result, cluster) << left_out(result) << '\n'
-            << plan::describe(best.config, cluster, best.time) << plan::sensitivity(best.config, cluster, kernels);
-  auto const overlap = std::count_if(result.layouts.begin(), result.layouts.end(),
+}
+
+int run(config::Config const& config, config::Cluster const& cluster, plan::KernelGeneration const& kernels,
+        plan::SearchOptions options, Wanted const& wanted) {
+  for (auto const& change : wanted.what_if) changed(cluster, change);  // a wrong word is told before the search
+  std::vector<plan::PlannedLayout> listed;
+  if (wanted.ranks.size() > 1) {
+    options.top = 1;
+    for (int ranks : wanted.ranks) {
+      options.ranks = ranks;
+      listed.push_back(search(config, cluster, kernels, options).layouts.front());
+    }
+    std::cout << scaling_table(listed, cluster) << std::flush;
+  } else {
+    auto result = search(config, cluster, kernels, options);
+    listed = std::move(result.layouts);
+    auto const& best = listed.front();
+    std::cout << layout_table(listed, cluster) << left_out(result) << '\n'
+              << plan::describe(best.config, cluster, best.time) << plan::sensitivity(best.config, cluster, kernels);
+    print_what_if(config, cluster, kernels, options, wanted, best.time.seconds());
+    auto const close = std::count_if(listed.begin(), listed.end(),
                                      [&](auto const& l) { return l.time.seconds() <= 1.02 * best.time.seconds(); });
-  if (overlap > 1)
-    std::cout << fmt::format("The first {} differ by 2 % or less: less than predictions can tell apart.\n", overlap);
-  std::cout << "The best layout: " << base::join(plan::layout_overrides(best.config), " ") << std::endl;
-  if (out.empty()) return 0;
-  std::ofstream file(out, std::ios::binary);
-  file << config::canonical_toml(best.config) << std::flush;
-  if (!file)
-    base::refuse("a file to write", fmt::format("{} cannot be written", out), "--out",
-                 "name a file in a folder that is there");
+    if (close > 1)
+      std::cout << fmt::format("The first {} differ by 2 % or less: less than predictions can tell apart.\n", close);
+    std::cout << "The best layout: " << base::join(plan::layout_overrides(best.config), " ") << std::endl;
+  }
+  if (!wanted.out.empty()) write_file(wanted.out, config::canonical_toml(listed.front().config), "--out");
+  if (!wanted.csv.empty()) write_file(wanted.csv, layout_csv(listed, cluster), "--csv");
+  if (!wanted.svg.empty()) write_file(wanted.svg, page::to_svg(listed, cluster.name), "--svg");
   return 0;
 }
 
@@ -127,22 +149,40 @@ int plan_command(int argc, char** argv) {
   app.name("p3d plan");
   app.footer(plan_footer);
   std::vector<std::string> words, fixed;
-  std::string cluster_file, kernels = "flash", out;
+  std::string cluster_file, kernels = "flash";
   plan::SearchOptions options;
   options.ranks = 0;
+  Wanted wanted;
   bool as_is = false;
   app.add_option("input", words, "input.toml, then overrides of its keys: section.key=value")
       ->type_name("FILE [KEY=VALUE ...]");
   app.add_option("--cluster", cluster_file, "file that describes the machine")->required();
-  app.add_option("--ranks", options.ranks, "number of ranks to assume")->check(count_from(1, most_ranks));
-  app.add_option("--fix", fixed, "a key of the layout that keeps this value: parallel.tp=8")->type_name("KEY=VALUE");
+  app.add_option("--ranks", wanted.ranks, "number of ranks to assume; of several, N,N,..., the best layout of each")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("N[,N...]")
+      ->check(count_from(1, most_ranks));
+  app.add_option("--fix", fixed, "a key of the layout that keeps this value: parallel.tp=8")
+      ->allow_extra_args(false)
+      ->type_name("KEY=VALUE");
   app.add_option("--top", options.top, "number of layouts to list")->check(count_from(1, 1000))->capture_default_str();
   app.add_option("--kernels", kernels, "generation of the software: unfused, fused, flash or fp8")
       ->capture_default_str();
-  app.add_option("--out", out, "write the best layout as an input file");
+  app.add_flag("--front", options.front, "list only layouts that no quicker one needs less memory than");
+  app.add_option("--what-if", wanted.what_if,
+                 "the best layout with another constant of the cluster: level2.bandwidth=2x")
+      ->allow_extra_args(false)
+      ->type_name("CONSTANT=FACTORx");
+  app.add_option("--out", wanted.out, "write the best layout as an input file");
+  app.add_option("--csv", wanted.csv, "write the layouts with all parts of their steps into this file");
+  app.add_option("--svg", wanted.svg, "draw the parts of the layouts' steps into this file");
   app.add_flag("--as-is", as_is, "predict the layout of the input, search none");
   if (auto const code = parse_words(app, argc, argv)) return *code;
   if (launcher_rank() != 0) return 0;
+  options.ranks = wanted.ranks.empty() ? 0 : wanted.ranks.front();
+  if (as_is && (wanted.ranks.size() > 1 || !wanted.what_if.empty()))
+    throw wrong_words("--as-is with one number of ranks and the cluster as it is",
+                      wanted.what_if.empty() ? "several --ranks" : "--what-if", "remove one of the two options");
   std::string input;
   std::vector<std::string> overrides;
   for (auto const& word : words)
@@ -164,11 +204,14 @@ int plan_command(int argc, char** argv) {
   if (!result.config || !cluster.cluster) return static_cast<int>(base::ExitCode::bad_input);
   if (!as_is) {
     if (options.ranks == 0) options.ranks = result.config->num_ranks();
-    return search(*result.config, *cluster.cluster, generation, options, out);
+    return run(*result.config, *cluster.cluster, generation, options, wanted);
   }
-  auto const time = plan::predict_step(*result.config, *cluster.cluster, generation);
-  std::cout << plan::describe(*result.config, *cluster.cluster, time)
-            << plan::sensitivity(*result.config, *cluster.cluster, generation) << std::flush;
+  plan::PlannedLayout const own{*result.config, plan::predict_step(*result.config, *cluster.cluster, generation),
+                                plan::predicted_bytes(*result.config, *cluster.cluster)};
+  std::cout << plan::describe(own.config, *cluster.cluster, own.time)
+            << plan::sensitivity(own.config, *cluster.cluster, generation) << std::flush;
+  if (!wanted.csv.empty()) write_file(wanted.csv, layout_csv({own}, *cluster.cluster), "--csv");
+  if (!wanted.svg.empty()) write_file(wanted.svg, page::to_svg({own}, cluster.cluster->name), "--svg");
   return 0;
 }
 

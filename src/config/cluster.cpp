@@ -29,12 +29,14 @@ struct Field {
   std::string section, name;
   std::string type;
   std::function<MaybeMismatch(toml::node const&, Cluster&, Level&)> read;
+  std::function<double*(Cluster&, Level&)> number = {};  ///< the place of a number that is no integer
 };
 
 template <class Get>
 Field number(char const* section, char const* name, NumberRange range, Get get) {
   return {section, name, describe(range),
-          [=](toml::node const& node, Cluster& c, Level& level) { return read_number(node, range, get(c, level)); }};
+          [=](toml::node const& node, Cluster& c, Level& level) { return read_number(node, range, get(c, level)); },
+          [=](Cluster& c, Level& level) { return &get(c, level); }};
 }
 template <class Get>
 Field integer(char const* section, char const* name, IntegerRange range, Get get) {
@@ -285,6 +287,48 @@ Level const& Cluster::level(std::int64_t distance) const {
   for (auto const& l : levels)
     if (l.size == 0 || distance < l.size) return l;
   return levels.back();
+}
+
+std::vector<std::string> constants(Cluster const& cluster) {
+  std::vector<std::string> out;
+  for (auto const& f : fields()) {
+    if (!f.number || f.section == "level") continue;
+    out.push_back(f.section + "." + f.name);
+  }
+  for (std::size_t i = 0; i < cluster.levels.size(); ++i)
+    for (auto const& f : fields())
+      if (f.number && f.section == "level") out.push_back(fmt::format("level{}.{}", i + 1, f.name));
+  return out;
+}
+
+namespace {
+/// The field of a constant, and the level that it belongs to.
+std::pair<Field const*, Level*> find_constant(Cluster& cluster, std::string_view name) {
+  for (auto const& f : fields()) {
+    if (!f.number) continue;
+    if (f.section != "level" && f.section + "." + f.name == name) return {&f, nullptr};
+    for (std::size_t i = 0; i < cluster.levels.size() && f.section == "level"; ++i)
+      if (name == fmt::format("level{}.{}", i + 1, f.name) || name == cluster.levels[i].name + "." + f.name)
+        return {&f, &cluster.levels[i]};
+  }
+  return {nullptr, nullptr};
+}
+}  // namespace
+
+std::optional<double> constant(Cluster const& cluster, std::string_view name) {
+  auto copy = cluster;
+  Level none;
+  auto const [field, level] = find_constant(copy, name);
+  if (field == nullptr) return std::nullopt;
+  return *field->number(copy, level != nullptr ? *level : none);
+}
+
+std::string set_constant(Cluster& cluster, std::string_view name, double value) {
+  Level none;
+  auto const [field, level] = find_constant(cluster, name);
+  P3D_REQUIRE(field != nullptr, "a constant of the cluster has that name");
+  toml::value<double> const node(value);
+  return field->read(node, cluster, level != nullptr ? *level : none) ? field->type : "";
 }
 
 ClusterResult parse_cluster(std::string_view text, std::string const& name) { return ClusterReader(name).read(text); }

@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <tuple>
 
@@ -50,7 +51,10 @@ struct Candidate {
   double seconds = 0;
   using States = std::tuple<int, int, int, int, int, Shard>;
   States states() const { return {tp, pp, cp, ep, virtual_stages, shard}; }
-  auto key() const { return std::tuple(seconds, tp, pp, cp, ep, virtual_stages, micro, recompute, shard); }
+  /// The order of the list: the quickest first; among layouts of one time the one that divides more state.
+  auto key() const {
+    return std::tuple(seconds, tp, pp, cp, ep, virtual_stages, micro, recompute, -static_cast<int>(shard));
+  }
 };
 
 class Search {
@@ -68,7 +72,7 @@ public:
       if (static_cast<int>(result_.layouts.size()) == options_.top) break;
       auto const& config = with(c);
       double const least = least_bytes(config);
-      if (least > cluster_.device.memory || needs_more_than_a_rejected_one(c)) {
+      if (!fits(least) || needs_more_than_a_rejected_one(c)) {
         reject("memory");
         continue;
       }
@@ -221,6 +225,8 @@ private:
     return place->second = (bytes(2) - bytes(1)) / static_cast<double>(stages.layers(middle).size());
   }
 
+  /// True for a memory that the device has and, on a front, no quicker layout has gone below.
+  bool fits(double bytes) const { return bytes <= cluster_.device.memory && bytes < smallest_; }
   void reject(std::string const& reason) { ++result_.rejected[reason]; }
 
   /// Plans the memory of the layouts whose bounds are smallest, and keeps the least. One that fits is the answer where
@@ -260,9 +266,9 @@ private:
       few.batch.microbatches = std::min<std::int64_t>(few.batch.microbatches, 3 * few.parallel.pp);
       few.batch.global = few.batch.microbatches * few.batch.micro * few.parallel.dp;
       double bytes = predicted_bytes(few, cluster_);
-      if (bytes <= cluster_.device.memory && few.batch.microbatches < parsed.config->batch.microbatches)
+      if (fits(bytes) && few.batch.microbatches < parsed.config->batch.microbatches)
         bytes = predicted_bytes(*parsed.config, cluster_);
-      if (bytes > cluster_.device.memory) {
+      if (!fits(bytes)) {
         reject("memory");
         if (result_.least_bytes == 0 || bytes < result_.least_bytes) result_.least_bytes = bytes;
         return false;
@@ -270,6 +276,7 @@ private:
       result_.layouts.push_back({std::move(*parsed.config), {}, bytes});
       auto& layout = result_.layouts.back();
       layout.time = predictor_.predict(layout.config);
+      if (options_.front) smallest_ = bytes;
     } catch (base::Error const& e) {
       reject("plan of " + (e.text().where.empty() ? std::string("the run") : e.text().where));
     }
@@ -287,6 +294,7 @@ private:
   std::map<std::tuple<int, int, int, int, std::int64_t>, double> activations_;  ///< activation_bytes
   /// batch.micro and memory.recompute of layouts that were too large, by the rest of the layout.
   std::map<Candidate::States, std::vector<std::pair<std::int64_t, Recompute>>> too_large_;
+  double smallest_ = std::numeric_limits<double>::infinity();  ///< bytes of the last layout of a front
   SearchResult result_;
 };
 

@@ -16,7 +16,7 @@ import pages  # noqa: E402,F401
 class DocumentTest(AppTest):
     def setUp(self):
         super().setUp()
-        for name in ("inputs", "LICENSE"):
+        for name in ("benchmarks", "inputs", "LICENSE"):
             (self.folder / name).symlink_to(program.SOURCE / name)
         (self.folder / "bin").mkdir()
         (self.folder / "bin/p3d").symlink_to(program.PROGRAM)

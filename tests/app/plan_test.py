@@ -3,6 +3,7 @@
 import csv
 import re
 import unittest
+import xml.etree.ElementTree
 
 import program
 import step_times
@@ -60,15 +61,60 @@ class Plan(AppTest):
             self.assertTrue(line.startswith("tp 2,"), line)
             self.assertNotIn("shard", line)
 
+    def test_front(self):
+        self.search("--front", "--csv", "front.csv")
+        with open(self.folder / "front.csv") as file:
+            rows = [(float(r["seconds"]), float(r["bytes"])) for r in csv.DictReader(file)]
+        self.assertGreater(len(rows), 2)
+        for (before, more), (seconds, fewer) in zip(rows, rows[1:]):
+            self.assertGreaterEqual(seconds, before)
+            self.assertLess(fewer, more)
+
+    def test_files_of_layouts(self):
+        text = self.search("--top", "4", "--csv", "all.csv", "--svg", "all.svg")
+        with open(self.folder / "all.csv") as file:
+            rows = list(csv.DictReader(file))
+        self.assertEqual(len(rows), 4)
+        for row in rows:
+            parts = sum(float(x) for key, x in row.items() if key.endswith("_s"))
+            self.assertAlmostEqual(parts / float(row["seconds"]), 1, delta=1e-6)
+            self.assertIn(f"tp {row['parallel.tp']}, pp {row['parallel.pp']}, dp {row['parallel.dp']}", text)
+        picture = xml.etree.ElementTree.parse(self.folder / "all.svg").getroot()
+        labels = [t.text for t in picture.iter("{http://www.w3.org/2000/svg}text")]
+        self.assertEqual(sum(label.startswith("8 ranks: tp ") for label in labels), 4)
+
+    def test_several_numbers_of_ranks(self):
+        text = self.plan(*MODEL, "--cluster", str(CLUSTERS / "dgx-h100.toml"), "--ranks", "1,2,4", "--svg", "s.svg")
+        rows = re.findall(r"^ +([124]) +([0-9.e-]+) ", text, re.M)
+        self.assertEqual([r[0] for r in rows], ["1", "2", "4"])
+        for ranks, seconds in rows:
+            one = self.plan(*MODEL, "--cluster", str(CLUSTERS / "dgx-h100.toml"), "--ranks", ranks, "--top", "1")
+            self.assertIn(f"Step on {ranks} ranks of DGX H100 SuperPOD: {seconds} s ", one)
+        self.assertIn("seconds of all ranks", (self.folder / "s.svg").read_text())
+
+    def test_what_if(self):
+        now = float(re.search(r": ([0-9.e-]+) s \(", self.search("--top", "1")).group(1))
+        text = self.search("--top", "1", "--what-if", "device.launch=0.5x", "--what-if", "level1.latency=1e-3")
+        faster, slower = (float(re.search(fr"^With {change}: ([0-9.e-]+) s", text, re.M).group(1))
+                          for change in ("device.launch=0.5x", "level1.latency=1e-3"))
+        self.assertLess(faster, now)
+        self.assertGreaterEqual(slower, now)
+
     def test_bad_words(self):
         cluster = ("--cluster", str(CLUSTERS / "dgx-h100.toml"))
         for words, expected in (
                 ((*MODEL, *cluster, "--ranks", "8", "--fix", "model.hidden=8"), "a key that the search chooses"),
                 ((*MODEL, *cluster, "--ranks", "7"), "a number of ranks and a batch that some layout divides"),
-                ((*MODEL, "model.layers=2000", "model.hidden=16384", *cluster, "--ranks", "2"), "a layout that fits"),
+                ((*MODEL, "model.layers=2000", "model.hidden=16384", *cluster, "--ranks", "2"), "take 2048 ranks: "),
                 ((*MODEL, *cluster, "--kernels", "fusd"), "a generation of kernels"),
                 ((*MODEL, "--cluster", "none.toml"), "a cluster file"),
-                ((*MODEL, "model.hiden=8", *cluster), "did you mean model.hidden?")):
+                ((*MODEL, "model.hiden=8", *cluster), "did you mean model.hidden?"),
+                ((*MODEL, *cluster, "--ranks", "8", "--what-if", "lvel1.bandwidth=2x"),
+                 "did you mean level1.bandwidth?"),
+                ((*MODEL, *cluster, "--ranks", "8", "--what-if", "gemm.best=2x"), "number in (0, 1]"),
+                ((*MODEL, *cluster, "--ranks", "8", "--what-if", "gemm.best=much"), "a factor, 2x, or a value"),
+                ((*MODEL, *cluster, "--ranks", "8,2", "--as-is"), "--as-is with one number of ranks"),
+                ((*MODEL, *cluster, "--ranks", "8", "--csv", "no/folder.csv"), "a file to write")):
             with self.subTest(expected):
                 self.assertIn(expected, self.plan(*words, code=2))
 
@@ -79,7 +125,8 @@ class Plan(AppTest):
                        "b,one,validate,dgx-a100,fused,2,2,8,0.002,\n")
         text = self.plan("grade", "rows.csv", "--clusters", str(CLUSTERS), "--csv", "out.csv")
         self.assertRegex(text, r"one, validate +2 ")
-        rows = list(csv.DictReader(open(self.folder / "out.csv")))
+        with open(self.folder / "out.csv") as file:
+            rows = list(csv.DictReader(file))
         self.assertEqual([r["note"] for r in rows], ["first, of two", ""])
         for r in rows:
             self.assertAlmostEqual(float(r["predicted"]) / float(r["measured_s"]) - 1, float(r["error"]), delta=1e-4)

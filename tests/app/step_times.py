@@ -348,7 +348,9 @@ def read_cluster(path):
 
 def steps(rows, clusters):
     """(id, seconds) of each row of the table, with clusters of a folder."""
-    for row in csv.DictReader(open(rows)):
+    with open(rows) as file:
+        table = list(csv.DictReader(file))
+    for row in table:
         h, a = int(row["model.hidden"]), int(row["model.heads"])
         r = dict(layers=int(row["model.layers"]), hidden=h, heads=a, kv_heads=a, head_dim=h // a, ffn=4 * h,
                  seq_len=int(row["model.seq_len"]), vocab_size=int(row["model.vocab_size"]), activation="gelu",

@@ -71,6 +71,13 @@ struct Cluster {
   Level const& level(std::int64_t distance) const;
 };
 
+/// Names of the constants of a cluster: "device.bandwidth". Those of the closest level are "level1.latency", ...
+std::vector<std::string> constants(Cluster const& cluster);
+/// The constant of that name; nothing where there is none. A level may be called by its own name, too.
+std::optional<double> constant(Cluster const& cluster, std::string_view name);
+/// Sets it. Returns what the file would ask for where the value is out of its range, and "" else.
+std::string set_constant(Cluster& cluster, std::string_view name, double value);
+
 /// Either a cluster (errors empty) or every error that could be found.
 struct ClusterResult {
   std::optional<Cluster> cluster;

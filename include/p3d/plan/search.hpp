@@ -24,6 +24,8 @@ struct SearchOptions {
   /// Keys that keep their value; the others of search_keys() are free.
   std::vector<std::string> fixed;
   int top = 20;  ///< layouts that are wanted
+  /// Leaves out layouts that take more time and no less memory than another one: the Pareto front of both.
+  bool front = false;
 };
 
 /// The keys that a search chooses: sizes of axes, microbatch, schedule, recomputation, sharding.
