@@ -17,10 +17,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 namespace p3d::plan {
 namespace {
@@ -42,18 +44,32 @@ std::vector<std::int64_t> divisors(std::int64_t n, std::int64_t most) {
   return out;
 }
 
+/// Schedules that a search tries. The zero-bubble ones are simulated, since no formula knows stages that differ.
+enum class Order { one_f_one_b, interleaved, zb_h1, zb_v };
+constexpr std::array order_names{"1f1b", "interleaved_1f1b", "zb_h1", "zb_v"};
+
+/// Keys of a pipeline that a search chooses.
+struct Pipeline {
+  Order order = Order::one_f_one_b;
+  int virtual_stages = 0;
+  bool vocabulary = false;  ///< pipeline.vocab_parallel
+  auto key() const { return std::tuple(order, virtual_stages, vocabulary); }
+  bool simulated() const { return vocabulary || order == Order::zb_h1 || order == Order::zb_v; }
+};
+
 /// A layout as numbers; small, since there may be a million of them.
 struct Candidate {
-  int tp = 1, pp = 1, cp = 1, ep = 1, virtual_stages = 0;
+  int tp = 1, pp = 1, cp = 1, ep = 1;
+  Pipeline pipeline;
   std::int64_t micro = 1;
   Recompute recompute = Recompute::none;
   Shard shard = Shard::none;
   double seconds = 0;
-  using States = std::tuple<int, int, int, int, int, Shard>;
-  States states() const { return {tp, pp, cp, ep, virtual_stages, shard}; }
+  using States = std::tuple<int, int, int, int, std::tuple<Order, int, bool>, Shard>;
+  States states() const { return {tp, pp, cp, ep, pipeline.key(), shard}; }
   /// The order of the list: the quickest first; among layouts of one time the one that divides more state.
   auto key() const {
-    return std::tuple(seconds, tp, pp, cp, ep, virtual_stages, micro, recompute, -static_cast<int>(shard));
+    return std::tuple(seconds, tp, pp, cp, ep, pipeline.key(), micro, recompute, -static_cast<int>(shard));
   }
 };
 
@@ -67,27 +83,70 @@ public:
     predict_all();
     std::sort(all_.begin(), all_.end(), [](auto const& a, auto const& b) { return a.key() < b.key(); });
     result_.predicted = static_cast<std::int64_t>(all_.size());
-    int checked = 0;
-    for (auto const& c : all_) {
-      if (static_cast<int>(result_.layouts.size()) == options_.top) break;
-      auto const& config = with(c);
-      double const least = least_bytes(config);
-      if (!fits(least) || needs_more_than_a_rejected_one(c)) {
-        reject("memory");
-        continue;
-      }
-      if (checked == most_checked) {
-        result_.complete = false;
-        break;
-      }
-      ++checked;
-      if (!check(config)) too_large_[c.states()].push_back({c.micro, c.recompute});
-    }
+    // Layouts whose bubble has a formula first: simulations are spared that cannot be among the quickest any more.
+    for (bool simulated : {false, true}) check_all(simulated);
+    sort_layouts();
     if (result_.layouts.empty()) find_smallest();
     return std::move(result_);
   }
 
 private:
+  void check_all(bool simulated) {
+    for (auto const& c : all_) {
+      if (c.seconds >= seconds_of_last()) break;
+      if (c.pipeline.simulated() != simulated) continue;
+      auto const& config = with(c);
+      double const least = least_bytes(config);
+      if (least > cluster_.device.memory || needs_more_than_a_rejected_one(c)) {
+        reject("memory");
+        continue;
+      }
+      if (behind_the_front(c.seconds, least)) continue;
+      if (checked_ == most_checked) {
+        result_.complete = false;
+        break;
+      }
+      ++checked_;
+      if (!check(config)) too_large_[c.states()].push_back({c.micro, c.recompute});
+    }
+  }
+
+  /// True on a front for a layout that another one beats in time and memory.
+  bool behind_the_front(double seconds, double bytes) const {
+    return options_.front && std::any_of(result_.layouts.begin(), result_.layouts.end(), [&](auto const& l) {
+             return l.time.seconds() <= seconds && l.bytes <= bytes;
+           });
+  }
+
+  /// Seconds of the last layout that is wanted. A simulated one takes more than its bound, by which
+  /// candidates are sorted.
+  double seconds_of_last() const {
+    auto const wanted = static_cast<std::size_t>(options_.top);
+    if (result_.layouts.size() < wanted) return std::numeric_limits<double>::infinity();
+    std::vector<std::pair<double, double>> all;
+    for (auto const& l : result_.layouts) all.emplace_back(l.time.seconds(), l.bytes);
+    std::sort(all.begin(), all.end());
+    if (options_.front) keep_front(all, [](auto const& l) { return l.second; });
+    return all.size() < wanted ? std::numeric_limits<double>::infinity() : all[wanted - 1].first;
+  }
+
+  /// Of layouts that are sorted by time, keeps those that need less memory than all quicker ones.
+  template <class Layouts, class Bytes>
+  static void keep_front(Layouts& all, Bytes const& bytes) {
+    double smallest = std::numeric_limits<double>::infinity();
+    std::erase_if(all,
+                  [&](auto const& l) { return bytes(l) >= std::exchange(smallest, std::min(smallest, bytes(l))); });
+  }
+
+  void sort_layouts() {
+    auto& all = result_.layouts;
+    std::stable_sort(all.begin(), all.end(), [](auto const& a, auto const& b) {
+      return std::pair(a.time.seconds(), a.bytes) < std::pair(b.time.seconds(), b.bytes);
+    });
+    if (options_.front) keep_front(all, [](auto const& l) { return l.bytes; });
+    if (all.size() > static_cast<std::size_t>(options_.top)) all.resize(static_cast<std::size_t>(options_.top));
+  }
+
   bool free(char const* key) const {
     return std::find(options_.fixed.begin(), options_.fixed.end(), key) == options_.fixed.end();
   }
@@ -106,8 +165,9 @@ private:
     if (free("parallel.sequence")) out.parallel.sequence = c.tp > 1;
     out.batch.micro = c.micro;
     out.batch.microbatches = out.batch.global / (out.parallel.dp * c.micro);
-    if (free("pipeline.schedule")) out.pipeline.schedule = c.virtual_stages > 1 ? "interleaved_1f1b" : "1f1b";
-    out.pipeline.virtual_stages = c.virtual_stages;
+    if (free("pipeline.schedule")) out.pipeline.schedule = order_names[static_cast<std::size_t>(c.pipeline.order)];
+    out.pipeline.virtual_stages = c.pipeline.virtual_stages;
+    out.pipeline.vocab_parallel = c.pipeline.vocabulary;
     out.memory.recompute = c.recompute;
     out.memory.shard = c.shard;
     return out;
@@ -135,7 +195,8 @@ private:
             for (auto ep : sizes("parallel.ep", p.ep, m.moe.on() ? m.moe.experts : 1, m.moe.experts + 1)) {
               if (tp * cp * dp % (ep * p.etp) != 0) continue;
               for (auto r : recompute)
-                for (auto v : chunks(pp, batch / dp / micro)) add_shards(tp, pp, cp, ep, dp, micro, v, r);
+                for (auto const& line : pipelines(pp, batch / dp / micro))
+                  add_shards(tp, pp, cp, ep, dp, micro, line, r);
             }
         }
     }
@@ -148,29 +209,41 @@ private:
                                std::gcd(ranks, batch * m.heads * m.layers)));
   }
 
-  std::vector<int> chunks(std::int64_t pp, std::int64_t microbatches) const {
-    if (!free("pipeline.schedule") || !free("pipeline.virtual_stages")) return {base_.pipeline.virtual_stages};
-    std::vector<int> out{0};
+  std::vector<Pipeline> pipelines(std::int64_t pp, std::int64_t microbatches) const {
+    std::vector<Pipeline> out;
+    bool const vocabulary = base_.pipeline.vocab_parallel, either = free("pipeline.vocab_parallel") && pp > 1;
+    auto const add = [&](Order order, int virtual_stages) {
+      if (either || !vocabulary) out.push_back({order, virtual_stages, false});
+      if (either || vocabulary) out.push_back({order, virtual_stages, true});
+    };
+    if (!free("pipeline.schedule") || !free("pipeline.virtual_stages")) {
+      add(Order::one_f_one_b, base_.pipeline.virtual_stages);
+      return out;
+    }
+    add(Order::one_f_one_b, 0);
     for (int v : {2, 3, 4, 5, 6, 8})
-      if (pp > 1 && base_.model.layers % (pp * v) == 0 && microbatches % pp == 0) out.push_back(v);
+      if (pp > 1 && base_.model.layers % (pp * v) == 0 && microbatches % pp == 0) add(Order::interleaved, v);
+    if (pp > 1) add(Order::zb_h1, 0);
+    if (pp > 1 && base_.model.layers >= 2 * pp) add(Order::zb_v, 0);
     return out;
   }
 
   void add_shards(std::int64_t tp, std::int64_t pp, std::int64_t cp, std::int64_t ep, std::int64_t dp,
-                  std::int64_t micro, int v, Recompute r) {
+                  std::int64_t micro, Pipeline const& pipeline, Recompute r) {
     std::vector<Shard> shards{base_.memory.shard};
     if (free("memory.shard")) shards = {Shard::none};
     if (free("memory.shard") && dp > 1) shards = {Shard::none, Shard::optimizer, Shard::gradients, Shard::parameters};
     for (auto shard : shards) {
+      if (pipeline.vocabulary && shard >= Shard::gradients) continue;  // rows of the vocabulary stay on their ranks
       Candidate c{.tp = static_cast<int>(tp),
                   .pp = static_cast<int>(pp),
                   .cp = static_cast<int>(cp),
                   .ep = static_cast<int>(ep),
-                  .virtual_stages = v,
+                  .pipeline = pipeline,
                   .micro = micro,
                   .recompute = r,
                   .shard = shard};
-      c.seconds = predictor_.predict(with(c)).seconds();
+      c.seconds = predictor_.least(with(c));
       all_.push_back(c);
     }
   }
@@ -225,8 +298,6 @@ private:
     return place->second = (bytes(2) - bytes(1)) / static_cast<double>(stages.layers(middle).size());
   }
 
-  /// True for a memory that the device has and, on a front, no quicker layout has gone below.
-  bool fits(double bytes) const { return bytes <= cluster_.device.memory && bytes < smallest_; }
   void reject(std::string const& reason) { ++result_.rejected[reason]; }
 
   /// Plans the memory of the layouts whose bounds are smallest, and keeps the least. One that fits is the answer where
@@ -237,10 +308,7 @@ private:
     auto const few = std::min<std::size_t>(bounds.size(), 40);
     std::partial_sort(bounds.begin(), bounds.begin() + static_cast<std::ptrdiff_t>(few), bounds.end());
     for (std::size_t i = 0; i < few; ++i) check(with(all_[bounds[i].second]));
-    std::stable_sort(result_.layouts.begin(), result_.layouts.end(),
-                     [](auto const& a, auto const& b) { return a.time.seconds() < b.time.seconds(); });
-    if (result_.layouts.size() > static_cast<std::size_t>(options_.top))
-      result_.layouts.resize(static_cast<std::size_t>(options_.top));
+    sort_layouts();
   }
 
   /// True where a layout that differs in batch.micro and memory.recompute alone, and needs less for both, was too
@@ -262,21 +330,21 @@ private:
       return true;
     }
     try {
+      auto const time = predictor_.predict(*parsed.config);
+      // Its bound was quicker than the last layout that is wanted, and the simulation says that it is not.
+      if (time.seconds() >= seconds_of_last()) return true;
       auto few = *parsed.config;
-      few.batch.microbatches = std::min<std::int64_t>(few.batch.microbatches, 3 * few.parallel.pp);
+      few.batch.microbatches = std::min<std::int64_t>(few.batch.microbatches, 2 * few.parallel.pp);
       few.batch.global = few.batch.microbatches * few.batch.micro * few.parallel.dp;
       double bytes = predicted_bytes(few, cluster_);
-      if (fits(bytes) && few.batch.microbatches < parsed.config->batch.microbatches)
+      if (bytes <= cluster_.device.memory && few.batch.microbatches < parsed.config->batch.microbatches)
         bytes = predicted_bytes(*parsed.config, cluster_);
-      if (!fits(bytes)) {
+      if (bytes > cluster_.device.memory) {
         reject("memory");
         if (result_.least_bytes == 0 || bytes < result_.least_bytes) result_.least_bytes = bytes;
         return false;
       }
-      result_.layouts.push_back({std::move(*parsed.config), {}, bytes});
-      auto& layout = result_.layouts.back();
-      layout.time = predictor_.predict(layout.config);
-      if (options_.front) smallest_ = bytes;
+      result_.layouts.push_back({std::move(*parsed.config), time, bytes});
     } catch (base::Error const& e) {
       reject("plan of " + (e.text().where.empty() ? std::string("the run") : e.text().where));
     }
@@ -294,17 +362,25 @@ private:
   std::map<std::tuple<int, int, int, int, std::int64_t>, double> activations_;  ///< activation_bytes
   /// batch.micro and memory.recompute of layouts that were too large, by the rest of the layout.
   std::map<Candidate::States, std::vector<std::pair<std::int64_t, Recompute>>> too_large_;
-  double smallest_ = std::numeric_limits<double>::infinity();  ///< bytes of the last layout of a front
+  int checked_ = 0;
   SearchResult result_;
 };
 
 }  // namespace
 
 std::vector<std::string> const& search_keys() {
-  static std::vector<std::string> const keys{"parallel.tp",      "parallel.pp",       "parallel.cp",
-                                             "parallel.ep",      "parallel.dp",       "parallel.sequence",
-                                             "batch.micro",      "pipeline.schedule", "pipeline.virtual_stages",
-                                             "memory.recompute", "memory.shard"};
+  static std::vector<std::string> const keys{"parallel.tp",
+                                             "parallel.pp",
+                                             "parallel.cp",
+                                             "parallel.ep",
+                                             "parallel.dp",
+                                             "parallel.sequence",
+                                             "batch.micro",
+                                             "pipeline.schedule",
+                                             "pipeline.virtual_stages",
+                                             "pipeline.vocab_parallel",
+                                             "memory.recompute",
+                                             "memory.shard"};
   return keys;
 }
 
@@ -314,7 +390,9 @@ std::string layout_of(Config const& c) {
   if (p.cp > 1) text += fmt::format(", cp {}", p.cp);
   if (p.ep > 1) text += fmt::format(", ep {}", p.ep);
   text += fmt::format(", micro {}", c.batch.micro);
+  if (c.pipeline.schedule == "zb_h1" || c.pipeline.schedule == "zb_v") text += ", " + c.pipeline.schedule;
   if (c.pipeline.virtual_stages > 1) text += fmt::format(", {} chunks", c.pipeline.virtual_stages);
+  if (c.divides_vocabulary()) text += ", vocabulary divided";
   if (c.memory.recompute != Recompute::none)
     text += fmt::format(", recompute {}",
                         c.memory.recompute == Recompute::list ? "some" : base::to_string(c.memory.recompute));
@@ -334,7 +412,8 @@ std::vector<std::string> layout_overrides(Config const& c) {
                                fmt::format("batch.micro={}", c.batch.micro),
                                fmt::format("batch.microbatches={}", c.batch.microbatches),
                                fmt::format("pipeline.schedule={}", c.pipeline.schedule),
-                               fmt::format("pipeline.virtual_stages={}", c.pipeline.virtual_stages)};
+                               fmt::format("pipeline.virtual_stages={}", c.pipeline.virtual_stages),
+                               fmt::format("pipeline.vocab_parallel={}", c.pipeline.vocab_parallel)};
   if (c.memory.recompute != Recompute::list)
     out.push_back(fmt::format("memory.recompute={}", base::to_string(c.memory.recompute)));
   out.push_back(fmt::format("memory.shard={}", base::to_string(c.memory.shard)));

@@ -16,6 +16,16 @@
 
 namespace p3d::plan {
 
+double StepTime::seconds() const {
+  double sum = 0;
+  for (double p : parts) sum += p;
+  return sum;
+}
+
+StepTime predict_step(config::Config const& config, config::Cluster const& cluster, KernelGeneration const& kernels) {
+  return StepPredictor(cluster, kernels).predict(config);
+}
+
 double operations_of_rank(config::Config const& c) {
   auto const stages = layout::make_stage_map(c);
   double remade = 0;

@@ -83,7 +83,8 @@ class StepModel {
 public:
   StepModel(config::Config const& c, config::Cluster const& cluster, KernelGeneration const& kernels,
             StepPredictor::Memory& memory);
-  StepTime predict();
+  /// `simulated`: schedules whose formula is an estimate are simulated.
+  StepTime predict(bool simulated);
   StepPredictor::Parameters parameters();
 
 private:
@@ -97,6 +98,9 @@ private:
   double replica_gather(double bytes) const { return gather_seconds(cluster_, replicas(), bytes); }
   double stream_seconds(double bytes) const {
     return bytes / (cluster_.device.bandwidth * cluster_.device.bandwidth_share);
+  }
+  bool has_formula() const {
+    return (c_.pipeline.schedule == "1f1b" || c_.pipeline.schedule == "interleaved_1f1b") && !c_.divides_vocabulary();
   }
   bool shards(config::Shard shard) const { return c_.memory.shard == shard && c_.parallel.dp > 1; }
   /// The seconds that launches add to so much work.
@@ -449,10 +453,13 @@ double StepModel::sum(Layers const& layers, Of const& of) const {
 /// of a microbatch on the longest rank, and on all. Of schedules that are no 1F1B the program itself is simulated.
 double StepModel::bubble_seconds(double longest, double all, double head, double embedding) const {
   auto const& p = c_.parallel;
-  if (p.pp == 1) return 0;
   int const chunks = std::max(1, c_.pipeline.virtual_stages);
-  if (c_.pipeline.schedule == "1f1b" || c_.pipeline.schedule == "interleaved_1f1b") return (all - longest) / chunks;
-  auto const plan = plan_pipeline(c_, {}, execution_of(c_));
+  if (has_formula()) return (all - longest) / chunks;
+  // Microbatches beyond those that fill the pipeline add no bubble.
+  auto few = c_;
+  few.batch.microbatches = std::min<std::int64_t>(few.batch.microbatches, 2 * std::int64_t{p.pp});
+  few.batch.global = few.batch.microbatches * few.batch.micro * p.dp;
+  auto const plan = plan_pipeline(few, {}, execution_of(few));
   PipelineCosts costs;
   for (int s = 0; s < plan.stages.num_stages(); ++s) {
     auto const range = plan.stages.layers(s);
@@ -475,8 +482,8 @@ double StepModel::bubble_seconds(double longest, double all, double head, double
                         .head_forward = head / 3,
                         .head_backward = 2 * head / 3,
                         .embed_backward = embedding / 2};
-  auto const step = simulate(plan.program, costs, execution_of(c_)).makespan;
-  return std::max(0.0, step - microbatches_ * longest);
+  auto const step = simulate(plan.program, costs, execution_of(few)).makespan;
+  return std::max(0.0, step - static_cast<double>(few.batch.microbatches) * longest);
 }
 
 StepPredictor::Parameters StepModel::parameters() {
@@ -489,13 +496,13 @@ StepPredictor::Parameters StepModel::parameters() {
           .expert_replicas = static_cast<double>(expert_replicas().size)};
 }
 
-StepTime StepModel::predict() {
+StepTime StepModel::predict(bool simulated) {
   auto const& p = c_.parallel;
   auto const& m = c_.model;
   find_kinds();
   double const head = memory_.last->head + accumulate_seconds(vocabulary_ * width_);
   double const embedding = memory_.last->embedding, message = message_seconds_between_stages();
-  int const chunks = std::max(1, c_.pipeline.virtual_stages);
+  int const chunks = c_.pipeline.schedule == "zb_v" ? 2 : std::max(1, c_.pipeline.virtual_stages);
 
   // Ranks of the pipeline with so many layers, as even as they can be. At the ends a rank has one neighbour, with
   // chunks every one has two for each.
@@ -539,7 +546,7 @@ StepTime StepModel::predict() {
   add(P::launches, [&](auto const& t) { return passes * t.forward.launches + t.backward.launches; });
   add(P::weights, [](auto const& t) { return t.gathers; });
   out[P::head] = n * (longest_seconds - sum(longest, [](auto const& t) { return t.seconds(); }));
-  out[P::bubble] = bubble_seconds(longest_seconds, all, head, embedding);
+  if (p.pp > 1) out[P::bubble] = simulated || has_formula() ? bubble_seconds(longest_seconds, all, head, embedding) : 0;
   out[P::messages] = (n * messages + 2 * (p.pp - 1)) * message;
   if (shards(config::Shard::parameters)) {
     double const whole = m.tied_embeddings ? vocabulary_ * width_ : 2 * vocabulary_ * width_;
@@ -566,26 +573,20 @@ StepTime StepModel::predict() {
 
 }  // namespace
 
-double StepTime::seconds() const {
-  double sum = 0;
-  for (double p : parts) sum += p;
-  return sum;
-}
-
 StepPredictor::StepPredictor(config::Cluster const& cluster, KernelGeneration const& kernels)
     : cluster_(cluster), kernels_(kernels), memory_(std::make_unique<Memory>()) {}
 StepPredictor::~StepPredictor() = default;
 
 StepTime StepPredictor::predict(config::Config const& config) {
-  return StepModel(config, cluster_, kernels_, *memory_).predict();
+  return StepModel(config, cluster_, kernels_, *memory_).predict(true);
+}
+
+double StepPredictor::least(config::Config const& config) {
+  return StepModel(config, cluster_, kernels_, *memory_).predict(false).seconds();
 }
 
 StepPredictor::Parameters StepPredictor::parameters(config::Config const& config) {
   return StepModel(config, cluster_, kernels_, *memory_).parameters();
-}
-
-StepTime predict_step(config::Config const& config, config::Cluster const& cluster, KernelGeneration const& kernels) {
-  return StepPredictor(cluster, kernels).predict(config);
 }
 
 }  // namespace p3d::plan

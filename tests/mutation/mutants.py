@@ -228,7 +228,10 @@ PLAN = [
     ("step_time.cpp", "first || last ? 1 : 2;", "2;", "app_plan"),
     ("step_time.cpp", "p.pp > 1 || m.tied_embeddings ? 1 : 2", "m.tied_embeddings ? 1 : 2", "unit_plan"),
     ("step_time.cpp", "std::hypot(0.18, 0.12 * bound)", "std::hypot(0.18, 0.12)", "unit_plan"),
-    ("search.cpp", "if (bytes > cluster_.device.memory) return reject", "if (false) return reject", "unit_plan"),
+    ("search.cpp", "if (bytes > cluster_.device.memory) {", "if (false) {", "unit_plan"),
+    ("search.cpp", "l.time.seconds() <= seconds && l.bytes <= bytes", "l.time.seconds() <= seconds", "unit_plan"),
+    ("search.cpp", "if (time.seconds() >= seconds_of_last()) return true;", "return true;", "unit_plan"),
+    ("search.cpp", "small.first <= c.micro && small.second >= c.recompute", "small.first <= c.micro", "unit_plan"),
     ("search.cpp", "microbatches % pp == 0", "true", "unit_plan"),
     ("search.cpp", "out.parallel.sequence = c.tp > 1;", "out.parallel.sequence = false;", "unit_plan"),
 ]

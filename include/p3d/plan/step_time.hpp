@@ -64,6 +64,8 @@ public:
   /// Predicts the step of a checked input. Throws base::Error (bad_input) where the device has no rate for
   /// run.precision.
   StepTime predict(config::Config const& config);
+  /// The step, or less: of a pipeline that would be simulated the step without its bubble.
+  double least(config::Config const& config);
   /// Parameters of the layers of a rank of the first pipeline coordinate.
   struct Parameters {
     double dense = 0, experts = 0;

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <random>
 #include <stdexcept>
+#include <tuple>
 
 namespace {
 using namespace p3d;
@@ -189,47 +190,58 @@ TEST(StepTime, RefusesUnknownKernels) {
   }
 }
 
+struct Tried {
+  double seconds = 0, bytes = 0;
+  std::string layout;
+  bool operator<(Tried const& b) const {
+    return std::tie(seconds, bytes, layout) < std::tie(b.seconds, b.bytes, b.layout);
+  }
+};
+
 /// Everything that the search may choose, tried one by one with the same checks.
-std::vector<std::pair<double, std::string>> by_trying(config::Config const& base, config::Cluster const& machine,
-                                                      int ranks) {
-  std::vector<std::pair<double, std::string>> all;
+std::vector<Tried> by_trying(config::Config const& base, config::Cluster const& machine, int ranks) {
+  std::vector<Tried> all;
   auto const toml = config::canonical_toml(base);
   auto const experts = base.model.moe.on() ? static_cast<int>(base.model.moe.experts) : 1;
   auto const try_one = [&](std::vector<std::string> const& words) {
     auto const parsed = config::parse_text(toml, "t", "/", words, ranks);
     if (!parsed.config) return;
+    double bytes = 0;
     try {
-      if (plan::predicted_bytes(*parsed.config, machine) > machine.device.memory) return;
+      bytes = plan::predicted_bytes(*parsed.config, machine);
     } catch (base::Error const&) {
       return;
     }
-    all.emplace_back(plan::predict_step(*parsed.config, machine, plan::kernels_of("", "")).seconds(),
-                     plan::layout_of(*parsed.config));
+    if (bytes > machine.device.memory) return;
+    all.push_back({plan::predict_step(*parsed.config, machine, plan::kernels_of("", "")).seconds(), bytes,
+                   plan::layout_of(*parsed.config)});
   };
   for (int tp = 1; tp <= ranks; ++tp)
     for (int pp = 1; pp <= ranks; ++pp)
       for (int cp = 1; cp <= ranks && cp <= base.model.seq_len / 2048 + 1; ++cp)
         for (int micro = 1; micro <= base.batch.global; ++micro)
-          for (int v : {0, 2, 3, 4, 5, 6, 8}) {
-            if (ranks % (tp * pp * cp) != 0) continue;
-            int const dp = ranks / (tp * pp * cp);
-            if (base.batch.global % (dp * micro) != 0) continue;
-            auto const microbatches = base.batch.global / (dp * micro);
-            if (v > 0 && (pp == 1 || base.model.layers % (pp * v) != 0 || microbatches % pp != 0)) continue;
-            for (int ep = 1; ep <= experts; ++ep)
-              for (char const* recompute : {"none", "full"})
-                for (char const* shard : {"none", "optimizer", "gradients", "parameters"})
-                  if (dp > 1 || std::string(shard) == "none")
-                    try_one({"parallel.tp=" + std::to_string(tp), "parallel.pp=" + std::to_string(pp),
-                             "parallel.cp=" + std::to_string(cp), "parallel.ep=" + std::to_string(ep),
-                             "parallel.dp=" + std::to_string(dp),
-                             std::string("parallel.sequence=") + (tp > 1 ? "true" : "false"),
-                             "batch.micro=" + std::to_string(micro),
-                             "batch.microbatches=" + std::to_string(microbatches),
-                             std::string("memory.recompute=") + recompute, std::string("memory.shard=") + shard,
-                             std::string("pipeline.schedule=") + (v > 0 ? "interleaved_1f1b" : "1f1b"),
-                             "pipeline.virtual_stages=" + std::to_string(v)});
-          }
+          for (std::string const order : {"1f1b", "interleaved_1f1b", "zb_h1", "zb_v"})
+            for (int v : order == "interleaved_1f1b" ? std::vector{2, 3, 4, 5, 6, 8} : std::vector{0}) {
+              if (ranks % (tp * pp * cp) != 0 || (pp == 1 && order != "1f1b")) continue;
+              int const dp = ranks / (tp * pp * cp);
+              if (base.batch.global % (dp * micro) != 0) continue;
+              auto const microbatches = base.batch.global / (dp * micro);
+              if (v > 0 && (base.model.layers % (pp * v) != 0 || microbatches % pp != 0)) continue;
+              for (int ep = 1; ep <= experts; ++ep)
+                for (char const* recompute : {"none", "full"})
+                  for (std::string const shard : {"none", "optimizer", "gradients", "parameters"})
+                    for (char const* vocabulary : {"false", "true"})
+                      if ((dp > 1 || shard == "none") && (pp > 1 || vocabulary == std::string("false")))
+                        try_one({"parallel.tp=" + std::to_string(tp), "parallel.pp=" + std::to_string(pp),
+                                 "parallel.cp=" + std::to_string(cp), "parallel.ep=" + std::to_string(ep),
+                                 "parallel.dp=" + std::to_string(dp),
+                                 std::string("parallel.sequence=") + (tp > 1 ? "true" : "false"),
+                                 "batch.micro=" + std::to_string(micro),
+                                 "batch.microbatches=" + std::to_string(microbatches),
+                                 std::string("memory.recompute=") + recompute, "memory.shard=" + shard,
+                                 "pipeline.schedule=" + order, "pipeline.virtual_stages=" + std::to_string(v),
+                                 std::string("pipeline.vocab_parallel=") + vocabulary});
+            }
   std::sort(all.begin(), all.end());
   return all;
 }
@@ -268,8 +280,21 @@ TEST(Search, EqualsTryingEveryLayoutOf200Cases) {
     }
     ASSERT_EQ(result.layouts.size(), std::min<std::size_t>(3, all.size())) << base::join(words, " ") << ' ' << ranks;
     for (std::size_t k = 0; k < result.layouts.size(); ++k)
-      EXPECT_DOUBLE_EQ(result.layouts[k].time.seconds(), all[k].first) << base::join(words, " ") << ' ' << ranks;
+      EXPECT_DOUBLE_EQ(result.layouts[k].time.seconds(), all[k].seconds) << base::join(words, " ") << ' ' << ranks;
     empty += all.empty() ? 1 : 0;
+    if (i % 8 != 0 || all.empty()) continue;
+    auto const front = plan::search_layouts(base, machine, plan::kernels_of("", ""),
+                                            {.ranks = ranks, .fixed = {}, .top = 500, .front = true});
+    std::size_t next = 0;
+    double smallest = 1e30;
+    for (auto const& t : all) {
+      if (t.bytes >= smallest) continue;
+      smallest = t.bytes;
+      ASSERT_LT(next, front.layouts.size()) << base::join(words, " ") << ' ' << ranks;
+      EXPECT_DOUBLE_EQ(front.layouts[next].time.seconds(), t.seconds) << base::join(words, " ") << ' ' << ranks;
+      EXPECT_EQ(front.layouts[next++].bytes, t.bytes) << base::join(words, " ") << ' ' << ranks;
+    }
+    EXPECT_EQ(next, front.layouts.size());
   }
   EXPECT_GT(empty, 5);
   EXPECT_LT(empty, 100);
@@ -289,7 +314,7 @@ TEST(Search, FindsWhatTryingEveryLayoutFinds) {
         ASSERT_EQ(result.layouts.size(), std::min<std::size_t>(500, all.size()))
             << name << ' ' << ranks << ' ' << memory;
         for (std::size_t i = 0; i < result.layouts.size(); ++i)
-          EXPECT_DOUBLE_EQ(result.layouts[i].time.seconds(), all[i].first) << all[i].second;
+          EXPECT_DOUBLE_EQ(result.layouts[i].time.seconds(), all[i].seconds) << all[i].layout;
       }
     }
 }
