@@ -10,7 +10,7 @@ PAGE = pathlib.Path(__file__).resolve().parent / "keys.md"
 # Pages that explain a section; one without an entry has no link.
 PAGES = {"context": "long_sequences", "pipeline": "schedules", "data": "data", "precision": "precision",
          "memory": "memory", "checkpoint": "checkpoints", "optimizer": "numbers", "linalg": "numbers",
-         "comm": "numbers", "parallel": "scale", "sample": "checkpoints"}
+         "comm": "numbers", "parallel": "scale", "plan": "plan", "sample": "checkpoints"}
 HEAD = """# Keys
 
 Every key of the input. Each may also be set on the command line: `p3d input.toml section.key=value`. A key that is

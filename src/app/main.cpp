@@ -16,6 +16,7 @@
 #include <p3d/engine/memory_choice.hpp>
 #include <p3d/engine/run_plan.hpp>
 #include <p3d/page/schedule_picture.hpp>
+#include <p3d/plan/layout_choice.hpp>
 #include <p3d/report/describe.hpp>
 #include <p3d/run/check_files.hpp>
 #include <p3d/run/input.hpp>
@@ -31,7 +32,8 @@ using p3d::base::ExitCode;
 /// Runs `p3d --check`: everything that needs no other rank, with the files that the input names.
 int check(p3d::app::CommandLine const& line) {
   if (p3d::app::launcher_rank() != 0) return 0;
-  auto const result = p3d::config::parse_file(line.input, line.overrides, line.ranks);
+  auto const planned = p3d::plan::parse_planned_file(line.input, line.overrides, line.ranks);
+  auto const& result = planned.result;
   if (!result.config) {
     std::cerr << p3d::config::format(result.errors) << std::flush;
     return static_cast<int>(ExitCode::bad_input);
@@ -39,7 +41,8 @@ int check(p3d::app::CommandLine const& line) {
   auto const choice = p3d::engine::choose_memory(*result.config);
   auto const plan = p3d::engine::make_run_plan(choice.config);
   if (line.verbose) std::cout << p3d::config::canonical_toml(choice.config) << '\n';
-  std::cout << choice.note << (choice.note.empty() ? "" : "\n") << p3d::report::describe(choice.config, plan)
+  std::cout << planned.note << (planned.note.empty() ? "" : "\n") << choice.note << (choice.note.empty() ? "" : "\n")
+            << p3d::report::describe(choice.config, plan)
             << (line.verbose ? p3d::plan::buffer_table(choice.config, plan, p3d::engine::platform()) : "")
             << std::flush;
   auto const files = p3d::run::check_files(choice.config);

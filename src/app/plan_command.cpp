@@ -13,6 +13,7 @@
 #include <p3d/base/text.hpp>
 #include <p3d/config/cluster.hpp>
 #include <p3d/config/parse.hpp>
+#include <p3d/engine/memory_choice.hpp>
 #include <p3d/page/plan_picture.hpp>
 #include <p3d/plan/search.hpp>
 #include <p3d/plan/step_time.hpp>
@@ -79,28 +80,12 @@ struct Wanted {
   std::string out, csv, svg;
 };
 
-/// Searches the layouts of so many ranks. Refuses where none fits.
-plan::SearchResult search(config::Config const& config, config::Cluster const& cluster,
-                          plan::KernelGeneration const& kernels, plan::SearchOptions const& options) {
-  auto result = plan::search_layouts(config, cluster, kernels, options);
-  if (!result.layouts.empty()) return result;
-  auto const more = plan::fits_more_ranks(config, cluster, kernels, options);
-  base::refuse(
-      fmt::format("a layout that fits {} ranks of {} ({} each)", options.ranks, cluster.name,
-                  base::human_bytes(cluster.device.memory)),
-      fmt::format("none of {} layouts{}", result.predicted,
-                  result.least_bytes > 0 ? ": the smallest needs " + base::human_bytes(result.least_bytes) : ""),
-      "--ranks",
-      more ? fmt::format("take {} ranks: {}", more->config.num_ranks(), plan::layout_of(more->config))
-           : "take a smaller model, or free the keys of --fix: more ranks do not help");
-}
-
 /// The best layout of the machine as it is, and with each of the changes.
 void print_what_if(config::Config const& config, config::Cluster const& cluster, plan::KernelGeneration const& kernels,
                    plan::SearchOptions options, Wanted const& wanted, double now) {
   options.top = 1;
   for (auto const& change : wanted.what_if) {
-    auto const best = search(config, changed(cluster, change), kernels, options).layouts.front();
+    auto const best = plan::require_layouts(config, changed(cluster, change), kernels, options).layouts.front();
     double const then = best.time.seconds();
     double const percent = 100 * (then / now - 1);
     auto const change_in_words = std::abs(percent) < 0.05
@@ -119,11 +104,11 @@ int run(config::Config const& config, config::Cluster const& cluster, plan::Kern
     options.top = 1;
     for (int ranks : wanted.ranks) {
       options.ranks = ranks;
-      listed.push_back(search(config, cluster, kernels, options).layouts.front());
+      listed.push_back(plan::require_layouts(config, cluster, kernels, options).layouts.front());
     }
     std::cout << scaling_table(listed, cluster) << std::flush;
   } else {
-    auto result = search(config, cluster, kernels, options);
+    auto result = plan::require_layouts(config, cluster, kernels, options);
     listed = std::move(result.layouts);
     auto const& best = listed.front();
     std::cout << layout_table(listed, cluster) << left_out(result) << '\n'
@@ -188,7 +173,7 @@ int plan_command(int argc, char** argv) {
   for (auto const& word : words)
     (word.find('=') == std::string::npos && input.empty() ? input : overrides.emplace_back()) = word;
   for (auto const& word : fixed) {
-    auto const& keys = plan::search_keys();
+    auto const& keys = config::layout_keys();
     options.fixed.push_back(word.substr(0, word.find('=')));
     if (std::find(keys.begin(), keys.end(), options.fixed.back()) == keys.end())
       throw wrong_words("a key that the search chooses: " + base::join(keys), "--fix " + word,
@@ -206,6 +191,7 @@ int plan_command(int argc, char** argv) {
     if (options.ranks == 0) options.ranks = result.config->num_ranks();
     return run(*result.config, *cluster.cluster, generation, options, wanted);
   }
+  result.config = engine::choose_memory(*result.config).config;
   plan::PlannedLayout const own{*result.config, plan::predict_step(*result.config, *cluster.cluster, generation),
                                 plan::predicted_bytes(*result.config, *cluster.cluster)};
   std::cout << plan::describe(own.config, *cluster.cluster, own.time)

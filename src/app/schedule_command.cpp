@@ -16,6 +16,7 @@
 #include <p3d/engine/memory_choice.hpp>
 #include <p3d/engine/run_plan.hpp>
 #include <p3d/page/schedule_picture.hpp>
+#include <p3d/plan/layout_choice.hpp>
 #include <p3d/plan/pipeline.hpp>
 #include <p3d/report/describe.hpp>
 #include <p3d/schedule/passes.hpp>
@@ -306,7 +307,7 @@ int schedule_command(int argc, char** argv) {
   std::vector<std::string> overrides;
   for (auto const& word : o.words)
     (word.find('=') == std::string::npos && input.empty() ? input : overrides.emplace_back()) = word;
-  auto result = config::parse_file(input, overrides, o.ranks);
+  auto const result = plan::parse_planned_file(input, overrides, o.ranks).result;
   if (!result.config) {
     std::cerr << config::format(result.errors) << std::flush;
     return static_cast<int>(base::ExitCode::bad_input);

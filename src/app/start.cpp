@@ -31,7 +31,8 @@ void set_time_budget(int argc, char** argv, int ranks) {
       input = word;
     }
   }
-  auto const result = config::parse_file(input, overrides, ranks);
+  auto result = config::parse_file(input, overrides, ranks);
+  if (!result.config) result = config::parse_file(input, overrides, 0);  // sizes may still be chosen
   if (!result.config) return;
   auto policy = comm::wait_policy();
   policy.timeout_s = result.config->comm.timeout_s;

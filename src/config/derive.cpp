@@ -28,7 +28,22 @@ void follow(Sources& sources, char const* key, std::vector<std::string_view> con
 
 }  // namespace
 
+std::vector<std::string> const& layout_keys() {
+  static std::vector<std::string> const all = [] {
+    std::vector<std::string> out;
+    // Experts are divided as the other weights are: etp follows from tp.
+    for (auto key : axis_keys(key_axes.minus({Axis::etp}))) out.emplace_back(key);
+    for (char const* key : {"parallel.sequence", "batch.micro", "pipeline.schedule", "pipeline.virtual_stages",
+                            "pipeline.vocab_parallel", "memory.recompute", "memory.shard"})
+      out.emplace_back(key);
+    return out;
+  }();
+  return all;
+}
+
 void derive(Config& config, Sources& sources, int num_ranks) {
+  for (auto const& key : layout_keys())
+    if (sources.given(key)) config.plan.given.keys.push_back(key);
   auto& m = config.model;
   follow(sources, "model.kv_heads", {"model.heads"}, [&] { return m.kv_heads = m.heads, true; });
   follow(sources, "model.ffn", {"model.hidden", "model.activation"}, [&] {

@@ -191,6 +191,11 @@ void add_parallel(std::vector<Key>& table) {
   s.add("order", fmt::format("string: names of axes joined by '-', each once: {}", base::join(words_of(dense_axes))),
         "axes of the mesh, neighbouring ranks first; one of size 1 may be left out", nullptr, read_mesh_order,
         [](Config const& config) { return toml_string(config.parallel.order); });
+  s.choice(
+      "layout", &Parallel::layout,
+      "who chooses the sizes of the mesh, batch.micro, the schedule, recomputation and sharding that the input does "
+      "not set: given: their defaults do; auto: the layout that is quickest on the machine of plan.cluster, of those "
+      "that fit it and memory.limit");
 }
 
 /// Reads context.exchange: a name, or [a, r].
@@ -423,6 +428,26 @@ void add_sample(std::vector<Key>& table) {
         read_stops, [](Config const& config) { return toml_list(config.sample.stop); });
 }
 
+void add_plan(std::vector<Key>& table) {
+  Section<Planning> s(table, "plan", &Config::plan);
+  s.add(
+      "cluster", "string: \"\" | a file, relative to the input file",
+      "the machine (docs/plan.md): the end of a run compares the time of a step with what was predicted for it; "
+      "parallel.layout = \"auto\" chooses by it",
+      "\"\"",
+      [](toml::node const& node, std::string const& folder, Config& config) {
+        std::string path;
+        auto mismatch = read_string(node, true, path);
+        if (!mismatch) config.plan.cluster = path.empty() ? "" : absolute_path(path, folder);
+        return mismatch;
+      },
+      [](Config const& config) {
+        auto const& path = config.plan.cluster;
+        return toml_string(path.empty() ? "" : absolute_path(path, ""));
+      });
+  s.choice("kernels", &Planning::kernels, "the generation of software that predictions assume (docs/plan.md)");
+}
+
 /// Reads checkpoint.every: "end", steps or a wall time.
 MaybeMismatch read_every(toml::node const& node, std::string const&, Config& config) {
   std::int64_t every = 0;
@@ -481,8 +506,9 @@ void add_checkpoint(std::vector<Key>& table) {
 std::vector<Key> const& keys() {
   static std::vector<Key> const table = [] {
     std::vector<Key> t;
-    for (auto* const add : {add_run, add_model, add_moe, add_parallel, add_context, add_batch, add_pipeline, add_data,
-                            add_optimizer, add_comm, add_precision, add_linalg, add_memory, add_sample, add_checkpoint})
+    for (auto* const add :
+         {add_run, add_model, add_moe, add_parallel, add_context, add_batch, add_pipeline, add_data, add_optimizer,
+          add_comm, add_precision, add_linalg, add_memory, add_sample, add_checkpoint, add_plan})
       add(t);
     return t;
   }();

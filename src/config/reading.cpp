@@ -81,6 +81,8 @@ ParseResult reading_input(Config const& stored, Reading const& wanted) {
   c.optimizer.type = OptimizerType::sgd;  // sgd has no moments
   if (!has_onednn()) c.linalg.host = HostGemm::blas;
   c.parallel.sequence = c.model.moe.on() && c.parallel.tp > 1;
+  c.parallel.layout = LayoutChoice::given;
+  c.plan = {};
   // With capacity_factor experts take the first tokens of a sequence: the ranks of cp must have them in their order.
   if (c.model.moe.capacity_factor > 0) c.context.order = ContextOrder::contiguous;
   c.pipeline.vocab_parallel = stored.divides_vocabulary() && !wanted.variable;

@@ -11,6 +11,11 @@ namespace {
 
 /// batch.global must be micro x microbatches x dp, whichever of them the input gives.
 void check_batch(Check const& c) {
+  if (c.known({"parallel.layout", "batch.global"}) && c.config.parallel.layout == LayoutChoice::automatic &&
+      !c.sources.given("batch.global"))
+    c.error({"batch.global", "parallel.layout"},
+            "batch.global where the layout is chosen: no layout may change the losses", "none",
+            "set batch.global to the samples of a step");
   if (!c.known({"batch.micro", "parallel.dp", "batch.global"})) return;
   auto const& b = c.config.batch;
   std::int64_t const dp = c.config.parallel.dp;

@@ -183,7 +183,8 @@ private:
     auto const& p = base_.parallel;
     std::int64_t const ranks = options_.ranks;
     std::vector<Recompute> recompute{base_.memory.recompute};
-    if (free("memory.recompute")) recompute = {Recompute::none, Recompute::full};
+    if (free("memory.recompute") || base_.memory.recompute == Recompute::automatic)
+      recompute = {Recompute::none, Recompute::full};
     auto const batch = base_.batch.global;
     for (auto tp : sizes("parallel.tp", p.tp, ranks, m.heads)) {
       if (m.heads % tp != 0 || m.kv_heads % tp != 0) continue;
@@ -368,22 +369,6 @@ private:
 
 }  // namespace
 
-std::vector<std::string> const& search_keys() {
-  static std::vector<std::string> const keys{"parallel.tp",
-                                             "parallel.pp",
-                                             "parallel.cp",
-                                             "parallel.ep",
-                                             "parallel.dp",
-                                             "parallel.sequence",
-                                             "batch.micro",
-                                             "pipeline.schedule",
-                                             "pipeline.virtual_stages",
-                                             "pipeline.vocab_parallel",
-                                             "memory.recompute",
-                                             "memory.shard"};
-  return keys;
-}
-
 std::string layout_of(Config const& c) {
   auto const& p = c.parallel;
   std::string text = fmt::format("tp {}, pp {}, dp {}", p.tp, p.pp, p.dp);
@@ -430,6 +415,21 @@ std::optional<PlannedLayout> fits_more_ranks(Config const& config, config::Clust
       // No layout of so many ranks divides the batch; more may.
     }
   return std::nullopt;
+}
+
+SearchResult require_layouts(Config const& config, config::Cluster const& cluster, KernelGeneration const& kernels,
+                             SearchOptions const& options) {
+  auto result = search_layouts(config, cluster, kernels, options);
+  if (!result.layouts.empty()) return result;
+  auto const more = fits_more_ranks(config, cluster, kernels, options);
+  base::refuse(
+      fmt::format("a layout that fits {} ranks of {} ({} each)", options.ranks, cluster.name,
+                  base::human_bytes(cluster.device.memory)),
+      fmt::format("none of {} layouts{}", result.predicted,
+                  result.least_bytes > 0 ? ": the smallest needs " + base::human_bytes(result.least_bytes) : ""),
+      "--ranks",
+      more ? fmt::format("take {} ranks: {}", more->config.num_ranks(), layout_of(more->config))
+           : "take a smaller model, or free the keys of the layout that are fixed: more ranks do not help");
 }
 
 SearchResult search_layouts(Config const& config, config::Cluster const& cluster, KernelGeneration const& kernels,

@@ -8,6 +8,7 @@
 #include <p3d/config/parse.hpp>
 #include <p3d/engine/memory_choice.hpp>
 #include <p3d/engine/run_plan.hpp>
+#include <p3d/plan/layout_choice.hpp>
 
 #include <cstdio>
 #include <utility>
@@ -45,8 +46,10 @@ config::Config read_input_together(comm::Communicator& world, std::string const&
   config::ParseResult result;
   std::string text;
   comm::agree_on_root(world, [&] {
-    result = config::parse_file(path, overrides, world.size());
+    auto planned = plan::parse_planned_file(path, overrides, world.size());
+    result = std::move(planned.result);
     if (!result.config) refuse(config::format(result.errors));
+    if (!planned.note.empty()) base::log_root(planned.note);
     require_plan(*result.config);
     text = config::canonical_toml(*result.config);
   });

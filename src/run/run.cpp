@@ -28,6 +28,7 @@
 #include <p3d/engine/trainer.hpp>
 #include <p3d/io/file_watch.hpp>
 #include <p3d/linalg/blas_threads.hpp>
+#include <p3d/plan/layout_choice.hpp>
 #include <p3d/report/add_to_summary.hpp>
 #include <p3d/report/ceiling.hpp>
 #include <p3d/report/describe.hpp>
@@ -325,6 +326,8 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   if (ceiling > 0.0 && !step_seconds.empty())
     base::log_root(
         report::describe_mfu(c, world.size(), summary.median_step_s, ceiling, summary.recomputed_flops_per_step));
+  if (auto const graded = plan::grade_step(c, summary.median_step_s); !graded.empty() && world.rank() == 0)
+    base::log_root(graded);
   if (memory_before > 0.0 && memory_now > 0.0)
     base::log_root(report::grade_memory(summary.memory_predicted, memory_before, memory_now, world.size()));
   base::log_root(to_table(phases));

@@ -61,6 +61,51 @@ class Plan(AppTest):
             self.assertTrue(line.startswith("tp 2,"), line)
             self.assertNotIn("shard", line)
 
+    def test_a_run_chooses_its_layout(self):
+        words = (*MODEL, "run.steps=4", "run.log_every=1", "run.eval_every=0", f"plan.cluster={CLUSTERS / 'epyc.toml'}",
+                 "run.precision=fp64", "checkpoint.every=0")
+        losses = {}
+        for ranks, layout in ((1, "given"), (2, "auto"), (4, "auto")):
+            run = program.Run(ranks, (*words, f"parallel.layout={layout}", f"run.output_dir=run{ranks}"), self.folder)
+            self.addCleanup(run.kill)
+            run.finish()
+            self.assertEqual(run.code, 0, run.out + run.err)
+            losses[ranks] = [float(x) for x in re.findall(r"step \d+/4 +loss ([0-9.]+)", run.out)]
+            self.assertEqual(len(losses[ranks]), 4, run.out)
+            self.assertRegex(run.out, r"Predicted [0-9.e-]+ s a step \([0-9.e-]+ to [0-9.e-]+\): measured [0-9.e-]+ s")
+            self.assertEqual("Layout chosen for" in run.out, layout == "auto", run.out)
+            self.assertEqual(losses[ranks], losses[1])
+        best = re.search(r"Layout chosen for 4 ranks of EPYC cluster: (tp .*); predicted", run.out).group(1)
+        listed = self.plan(*words, "--cluster", str(CLUSTERS / "epyc.toml"), "--ranks", "4", "--top", "1")
+        self.assertIn(best, listed)
+
+    def test_what_the_input_sets_stays(self):
+        run = program.Run(0, ("--check", *MODEL, "--ranks", "8", "parallel.layout=auto", "parallel.tp=2",
+                              "memory.shard=optimizer", f"plan.cluster={CLUSTERS / 'dgx-h100.toml'}"), self.folder)
+        self.addCleanup(run.kill)
+        run.finish()
+        self.assertEqual(run.code, 0, run.out + run.err)
+        self.assertRegex(run.out, r"Layout chosen for 8 ranks of DGX H100 SuperPOD: tp 2, .*shard optimizer; predicted")
+
+    def test_bad_choices(self):
+        plain = [word for word in MODEL if not word.startswith("batch.global")]
+        cluster = f"plan.cluster={CLUSTERS / 'dgx-h100.toml'}"
+        (self.folder / "bad.toml").write_text("name = \"x\"\n[device]\nmemroy = 1e9\n")
+        for words, expected in (
+                ((*MODEL, "--ranks", "8"), "plan.cluster, the machine by which the layout is chosen"),
+                ((*MODEL, cluster), "a number of ranks for which a layout is chosen"),
+                ((*plain, cluster, "--ranks", "8"), "batch.global where the layout is chosen"),
+                ((*MODEL, cluster, "--ranks", "7"), "a number of ranks and a batch that some layout divides"),
+                ((*MODEL, cluster, "--ranks", "8", "memory.limit=0.01"), "a layout that fits 8 ranks"),
+                ((*MODEL, "plan.cluster=bad.toml", "--ranks", "8"), "did you mean memory?"),
+                ((*MODEL, "plan.cluster=none.toml", "--ranks", "8"), "a cluster file")):
+            with self.subTest(expected):
+                run = program.Run(0, ("--check", *words, "parallel.layout=auto"), self.folder)
+                self.addCleanup(run.kill)
+                run.finish()
+                self.assertEqual(run.code, 2, run.out + run.err)
+                self.assertIn(expected, run.err)
+
     def test_front(self):
         self.search("--front", "--csv", "front.csv")
         with open(self.folder / "front.csv") as file:

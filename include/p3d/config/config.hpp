@@ -66,6 +66,12 @@ constexpr auto enum_names(OffloadTo) { return std::array{"none", "host", "disk"}
 /// The activations that forward discards and that are made again for backward.
 enum class Recompute { none, full, automatic, list };
 constexpr auto enum_names(Recompute) { return std::array{"none", "full", "auto"}; }
+/// Sizes of the mesh are given, or chosen by predicted time.
+enum class LayoutChoice { given, automatic };
+constexpr auto enum_names(LayoutChoice) { return std::array{"given", "auto"}; }
+/// A generation of kernels that predictions know (plan/kernel_generation.hpp).
+enum class PlannedKernels { flash, unfused, fused, fp8 };
+constexpr auto enum_names(PlannedKernels) { return std::array{"flash", "unfused", "fused", "fp8"}; }
 using base::AllReduce;
 /// The library whose fp32 GEMMs the host runs.
 enum class HostGemm { automatic, blas, onednn };
@@ -202,6 +208,8 @@ struct Model {
 struct Parallel : PerAxis {
   std::string order = names(dense_axes, "-");  ///< axes, fastest (neighbouring ranks) first
   bool sequence = false;  ///< tokens are divided over tp where weights are not (Korthikanti et al., arXiv 2205.05198)
+  /// The sizes are those of the input, or p3d chooses them by [plan].
+  LayoutChoice layout = LayoutChoice::given;
   bool operator==(Parallel const&) const = default;
 };
 
@@ -418,6 +426,19 @@ struct PrecisionOptions {
   bool operator==(PrecisionOptions const&) const = default;
 };
 
+/// [plan]: the machine for which steps are predicted.
+struct Planning {
+  std::string cluster;  ///< file that describes the machine (cluster.hpp); "": steps are not predicted
+  PlannedKernels kernels = PlannedKernels::flash;
+  /// Not a key: the keys of a layout that the input sets, which parallel.layout = "auto" keeps. Two inputs that differ
+  /// in it alone are equal.
+  struct Given {
+    std::vector<std::string> keys;
+    bool operator==(Given const&) const { return true; }
+  } given;
+  bool operator==(Planning const&) const = default;
+};
+
 /// The complete input of a run, one member per section.
 struct Config {
   Run run;
@@ -434,6 +455,7 @@ struct Config {
   Memory memory;
   Sample sample;
   Checkpoint checkpoint;
+  Planning plan;
 
   /// Number of ranks of the mesh.
   int num_ranks() const { return static_cast<int>(parallel.product(dense_axes)); }

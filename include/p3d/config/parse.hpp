@@ -33,6 +33,9 @@ struct ParseResult {
 /// checked, and axes are allowed that p3d cannot train with yet.
 enum class Purpose { training, layout };
 
+/// The keys that parallel.layout = "auto" may choose: sizes of axes, microbatch, schedule, recomputation, sharding.
+std::vector<std::string> const& layout_keys();
+
 /// Reads `path` ("": overrides alone), applies `overrides`, and checks every rule within and between keys. Never throws
 /// for a bad input.
 ///

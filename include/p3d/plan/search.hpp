@@ -21,15 +21,12 @@ namespace p3d::plan {
 
 struct SearchOptions {
   int ranks = 1;
-  /// Keys that keep their value; the others of search_keys() are free.
+  /// Keys that keep their value; the others of config::layout_keys() are free.
   std::vector<std::string> fixed;
   int top = 20;  ///< layouts that are wanted
   /// Leaves out layouts that take more time and no less memory than another one: the Pareto front of both.
   bool front = false;
 };
-
-/// The keys that a search chooses: sizes of axes, microbatch, schedule, recomputation, sharding.
-std::vector<std::string> const& search_keys();
 
 /// A layout that fits.
 struct PlannedLayout {
@@ -56,9 +53,14 @@ SearchResult search_layouts(config::Config const& config, config::Cluster const&
 std::optional<PlannedLayout> fits_more_ranks(config::Config const& config, config::Cluster const& cluster,
                                              KernelGeneration const& kernels, SearchOptions options);
 
+/// search_layouts(), but throws base::Error (bad_input) where no layout fits: with the least memory that one needs, and
+/// the least number of ranks on which one fits.
+SearchResult require_layouts(config::Config const& config, config::Cluster const& cluster,
+                             KernelGeneration const& kernels, SearchOptions const& options);
+
 /// The layout in words: "tp 8, pp 2, dp 16, micro 4, shard optimizer".
 std::string layout_of(config::Config const& config);
-/// The overrides of the input that make a layout: "parallel.tp=8", one for each of search_keys().
+/// The overrides of the input that make a layout: "parallel.tp=8", one for each of config::layout_keys().
 std::vector<std::string> layout_overrides(config::Config const& config);
 
 }  // namespace p3d::plan

@@ -28,6 +28,14 @@ MODELS = {
 }
 
 
+# Two cores a node. Small times of everything, so that each part of a step counts for small models.
+CLUSTER = """name = "two cores a node"
+device = {fp64 = 1e10, fp32 = 2e10, bf16 = 1e10, fp16 = 1e10, memory = 1e9, bandwidth = 1e10, launch = 1e-6}
+level = [{name = "node", size = 2, bandwidth = 4e9, latency = 1e-6},
+         {name = "network", bandwidth = 1e9, latency = 1e-5}]
+"""
+
+
 def text(draw, words):
     lines, line = [], []
     for _ in range(words):
@@ -105,6 +113,7 @@ def make(starter):
         if not (folder / "models" / name).exists():
             must(starter, [*SEED_KEYS, *keys, f"run.output_dir=made/{name}", f"run.name={name}"], None)
             must(starter, ["export", f"made/{name}/checkpoints/{name}-00000002.h5", f"models/{name}"], None)
+    (folder / "cluster.toml").write_text(CLUSTER)
     (folder / "done").write_text("")
 
 

@@ -40,6 +40,7 @@ FEATURES = {
     "recompute": (states.recompute, 4, {"pipeline": 14}),
     "offload": (states.offload, 3, {}),
     "limit": (states.limit, 1, {}),
+    "planner": (layouts.planner, 1, {}),
     "optimizer": (states.optimizer, 4, {}),
     "post_validation": (states.post_validation, 2, {"pipeline": 4}),
     "evaluation": (inputs.evaluation, 4, {}),

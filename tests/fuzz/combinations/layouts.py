@@ -200,6 +200,16 @@ def sums(f):
         f.set(comm__timeout_s=d.among("15.0", "17.5"))
 
 
+def planner(f):
+    """A machine for which steps are predicted, and often what the layout leaves open chosen by it."""
+    d = f.draw
+    f.set(plan__cluster="cluster.toml")
+    if d.chance(0.3):
+        f.set(plan__kernels=d.among("unfused", "fused", "flash", "fp8"))
+    if f.has("batch.global") and d.chance(0.8):
+        f.set(parallel__layout="auto")
+
+
 def overlap(f):
     """A forward beside a backward: it wants experts on several ranks, and neighbours of the two kinds."""
     d = f.draw

@@ -14,7 +14,7 @@ NO_NUMBERS = {"model.moe.dispatch", "model.moe.buffer_factor", "optimizer.post_v
 
 # docs/memory.md: "Losses, gradients and weights stay the same, bit for bit, in every schedule and layout"; of
 # post_validation docs/schedules.md, of overlap_experts docs/experts.md says so.
-BITS = ("memory.", "checkpoint.")
+BITS = ("memory.", "checkpoint.", "plan.")
 BITS_TOO = {"optimizer.post_validation", "comm.overlap_experts", "comm.timeout_s", "comm.gpu_aware", "comm.backend",
             "comm.backend_axes", "run.trace", "run.ceiling", "run.time_limit", "run.name", "run.output_dir",
             "run.log_every", "pipeline.lookahead"}
@@ -51,6 +51,8 @@ def twin(keys):
         return None  # sums may be the library's then
     if keys.get("memory.reduce") == "microbatch" or keys.get("pipeline.schedule") == "auto":
         return None  # of auto, the schedule follows from the memory
+    if keys.get("parallel.layout") == "auto":
+        return None  # the layout follows from the keys of [memory] that are set
     plain = {key: value for key, value in keys.items() if not keeps_bits(key, value)}
     # A preset divides tokens over tp too, which adds in another order: it is named in docs/memory.md.
     preset = keys.get("memory.preset", "none")

@@ -181,7 +181,10 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"checkpoint.at_start", {"true"}},
       {"checkpoint.async", {"false"}},
       {"checkpoint.buffer_mb", {"7"}},
-      {"checkpoint.on_error", {"continue"}}};
+      {"checkpoint.on_error", {"continue"}},
+      {"parallel.layout", {"auto", "batch.global=7"}},
+      {"plan.cluster", {"/machine.toml"}},
+      {"plan.kernels", {"fused"}}};
   return map;
 }
 
