@@ -10,6 +10,7 @@
 #include <p3d/base/text.hpp>
 #include <p3d/config/parse.hpp>
 #include <p3d/layout/communicators.hpp>
+#include <p3d/layout/named_groups.hpp>
 #include <p3d/report/describe.hpp>
 
 #include <fmt/format.h>
@@ -17,6 +18,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <span>
 
 namespace p3d::app {
 namespace {
@@ -111,20 +113,30 @@ void print_all(layout::RankGrid const& grid) {
   std::cout << text << std::flush;
 }
 
-/// Prints CSV: a row for each rank from `first` to before `end`. A coordinate is the place in the group of the axis.
+/// Prints CSV: a row for each rank from `first` to before `end`. A coordinate is the place in the group of that name.
+/// Axes come first, then the other groups by the names of Megatron Core.
 void print_csv(layout::RankGrid const& grid, int first, int end) {
+  auto const& groups = layout::named_groups();
   std::string text = "rank";
   for (auto a : layout::all_axes) text += fmt::format(",{}", layout::name(a));
   for (auto a : layout::all_axes) text += fmt::format(",{0}_group,{0}_first,{0}_last", layout::name(a));
-  text += ",previous_stage,next_stage\n";
+  text += ",previous_stage,next_stage";
+  // named_groups() begins with the axes, whose columns are there already.
+  auto const sets = std::span(groups).subspan(layout::all_axes.size());
+  for (auto const& g : sets) text += fmt::format(",{0},{0}_group,{0}_first,{0}_last", g.name);
+  text += '\n';
+  auto const ends = [&](AxisSet axes, int r) {
+    return fmt::format("{},{},{}", grid.number_of_group(axes, r), grid.member(axes, r, 0),
+                       grid.member(axes, r, grid.group_size(axes) - 1));
+  };
   for (int r = first; r < end; ++r) {
     auto const here = grid.coordinates(r);
     text += fmt::format("{}", r);
     for (auto a : layout::all_axes) text += fmt::format(",{}", here[a]);
-    for (auto a : layout::all_axes)
-      text += fmt::format(",{},{},{}", grid.number_of_group(a, r), grid.member(a, r, 0),
-                          grid.member(a, r, grid.group_size(a) - 1));
-    text += fmt::format(",{},{}\n", none_or(neighbour(grid, r, -1), ""), none_or(neighbour(grid, r, 1), ""));
+    for (auto a : layout::all_axes) text += fmt::format(",{}", ends(a, r));
+    text += fmt::format(",{},{}", none_or(neighbour(grid, r, -1), ""), none_or(neighbour(grid, r, 1), ""));
+    for (auto const& g : sets) text += fmt::format(",{},{}", grid.place(g.axes, r), ends(g.axes, r));
+    text += '\n';
   }
   std::cout << text << std::flush;
 }
@@ -143,7 +155,7 @@ int mesh_command(int argc, char** argv) {
   app.add_option("--ranks", ranks, "number of ranks to assume; without it, what the input says")
       ->check(count_from(1, most_ranks));
   app.add_option("--rank", rank, "only this rank, with its groups in full")->check(count_from(0, most_ranks));
-  app.add_flag("--csv", csv, "one row for each rank, as CSV");
+  app.add_flag("--csv", csv, "one row for each rank, as CSV: all groups, with the names of Megatron Core too");
   if (auto const code = parse_words(app, argc, argv)) return *code;
   if (launcher_rank() != 0) return 0;
 

@@ -10,6 +10,9 @@ from program import AppTest
 
 AXES = ("tp", "cp", "pp", "dp", "etp", "ep", "edp")
 LAYOUT = {"tp": 4, "cp": 1, "pp": 2, "dp": 4, "etp": 1, "ep": 8, "edp": 2}
+# Megatron Core's names: the axes of each group; expert groups never mix with dense axes, but with pp.
+NAMED = {"mp": "tp pp", "dp_cp": "dp cp", "tp_cp": "tp cp", "tp_dp": "tp dp", "tp_dp_cp": "tp dp cp", "ep_tp": "etp",
+         "ep_dp": "edp", "tp_ep_mp": "etp ep", "tp_ep_pp": "etp ep pp"}
 RANKS = 32
 WORDS = [f"parallel.{axis}={size}" for axis, size in LAYOUT.items() if axis not in ("dp", "edp")]
 
@@ -26,9 +29,10 @@ def coordinates(rank):
 
 
 def group(axis, rank):
-    kind = ("etp", "ep", "edp", "pp") if axis in ("etp", "ep", "edp") else ("tp", "cp", "pp", "dp")
+    axes = NAMED.get(axis, axis).split()
+    kind = ("etp", "ep", "edp", "pp") if {"etp", "ep", "edp"} & set(axes) else ("tp", "cp", "pp", "dp")
     here = coordinates(rank)
-    return [r for r in range(RANKS) if all(coordinates(r)[a] == here[a] for a in kind if a != axis)]
+    return [r for r in range(RANKS) if all(coordinates(r)[a] == here[a] for a in kind if a not in axes)]
 
 
 class Mesh(AppTest):
@@ -55,6 +59,15 @@ class Mesh(AppTest):
             stages = group("pp", rank)
             self.assertEqual(row["previous_stage"], str(stages[at["pp"] - 1]) if at["pp"] > 0 else "")
             self.assertEqual(row["next_stage"], str(stages[at["pp"] + 1]) if at["pp"] + 1 < LAYOUT["pp"] else "")
+
+    def test_csv_has_the_groups_of_megatron(self):
+        rows = list(csv.DictReader(io.StringIO(self.mesh("--ranks", str(RANKS), "--csv", *WORDS))))
+        for rank, row in enumerate(rows):
+            for name in NAMED:
+                members = group(name, rank)
+                numbers = sorted({group(name, r)[0] for r in range(RANKS)})
+                self.assertEqual([int(row[name + end]) for end in ("", "_group", "_first", "_last")],
+                                 [members.index(rank), numbers.index(members[0]), members[0], members[-1]], name)
 
     def test_text_of_one_rank(self):
         text = self.mesh("--ranks", str(RANKS), "--rank", "13", *WORDS)
