@@ -115,6 +115,7 @@ void add_speed(RunRecord const& run, Facts& facts) {
   }
   facts.emplace_back("MFU, median step", mfu);
   facts.emplace_back("memory, all ranks", memory);
+  facts.emplace_back("bottleneck", s ? s->bottleneck : "");
   facts.emplace_back("wall time", s ? wall_text(*s) : "");
 }
 

@@ -94,6 +94,7 @@ void members(Way&& way, Summary& s) {
   way("ceiling_flops_per_rank", s.ceiling_flops);
   way("median_step_s", s.median_step_s);
   way("skipped_steps", s.skipped_steps);
+  way("bottleneck", s.bottleneck);
   way("memory_predicted_bytes", s.memory_predicted);
   way("memory_before_bytes", s.memory_before);
   way("memory_found_bytes", s.memory_found);

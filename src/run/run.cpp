@@ -34,6 +34,7 @@
 #include <p3d/report/describe.hpp>
 #include <p3d/report/attention_trial.hpp>
 #include <p3d/report/gemm_trial.hpp>
+#include <p3d/report/monitor.hpp>
 #include <p3d/report/placement.hpp>
 #include <p3d/report/progress.hpp>
 #include <p3d/report/terminal.hpp>
@@ -236,7 +237,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   std::int64_t done = first_step;
   bool stopped = false;
   std::vector<double> step_seconds;
-  double in_steps = 0.0;
+  double in_steps = 0.0, on_disk = 0.0;
   auto const evaluate = [&] {
     eval_loss = trainer.evaluate(c.run.eval_batches);
     if (!trainer.stopped_early()) return;
@@ -289,7 +290,9 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
       auto const load = trainer.expert_load();
       if (expert_file) io::apart([&] { expert_file->write(done, load); });
     }
+    base::Stopwatch saving;
     checkpoints.after_step(r);  // after the row: no checkpoint is valid whose row is not there
+    on_disk += saving.seconds();
     progress.step({done, r.loss, r.grad_norm, r.lr, static_cast<double>(r.tokens), seconds, eval_loss});
     if (checkpoints.failed()) return base::ExitCode::checkpoint_failed;
   }
@@ -303,6 +306,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     summary.tokens_per_step = (trainer.tokens_done() - tokens_before) / (done - first_step);
   summary.skipped_steps = trainer.loss_scale().skipped;
   report::add_measured(summary, phases, memory_before, memory_now);
+  if (done > first_step) summary.bottleneck = report::bottleneck(trainer, trainer.times(), phases, on_disk);
   base::log_root(fmt::format(
       "\n{} {} in {}{}{}; {} tokens/s", stopped ? "Stopped after" : "Finished",
       base::counted(done - first_step, "step"), base::human_seconds(whole.seconds()),
@@ -331,6 +335,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   if (memory_before > 0.0 && memory_now > 0.0)
     base::log_root(report::grade_memory(summary.memory_predicted, memory_before, memory_now, world.size()));
   base::log_root(to_table(phases));
+  if (!summary.bottleneck.empty()) base::log_root(fmt::format("Bottleneck: {}", summary.bottleneck));
   if (!traced.empty()) base::log_root(traced + "\n");
   if (!stopped && c.sample.tokens > 0) {
     auto const text = sample_text(trainer, *tokenizer.tokenizer);

@@ -125,6 +125,8 @@ class RealRuns(Report):
             printed = re.search(rf"(?m)^{phase['phase']} +([\d.]+) +([\d.]+) +([\d.]+) ", out)
             for number, key in zip(printed.groups(), ("min_s", "mean_s", "max_s")):
                 self.assertAlmostEqual(phase[key], float(number), delta=0.00051)
+        named = re.search(r"(?m)^Bottleneck: (.+, [\d.]+ % of the time; what would help: .+)$", out)[1]
+        self.assertEqual((summary["bottleneck"], page.row("bottleneck")), (named, [named]))
         memory = re.search(r"Memory of all ranks: (\S+ \S+) predicted, (\S+ \S+) found", out)
         self.assertEqual(page.row("memory, all ranks"), [f"{memory[1]} predicted, {memory[2]} found"])
         # The picture is the file, and the input is shown whole.

@@ -69,6 +69,7 @@ struct RunSummary {
   double memory_found = 0.0;                      ///< bytes in use beside those of the libraries
 
   std::vector<PhaseSeconds> phases;
+  std::string bottleneck;  ///< of the last start, in words, with its share and the key that would help
 
   RunState state() const { return starts.empty() ? RunState::running : starts.back().state; }
   int ranks() const { return starts.empty() ? 0 : starts.back().ranks; }

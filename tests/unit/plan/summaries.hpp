@@ -24,6 +24,7 @@ inline plan::RunSummary example_summary() {
   s.median_step_s = 1.0;
   s.memory_of_ranks = {{.params = 1, .grads = 2, .optimizer = 3, .activations = 4, .workspace = 5}, {.offloaded = 6}};
   s.memory_predicted = 1e9;
+  s.bottleneck = "checkpoints, 31.2 % of the time";
   s.phases = {{"forward", 1.0, 2.0, 3.0}};
   return s;
 }
