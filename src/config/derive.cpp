@@ -46,6 +46,11 @@ void derive(Config& config, Sources& sources, int num_ranks) {
     if (sources.given(key)) config.plan.given.keys.push_back(key);
   auto& m = config.model;
   follow(sources, "model.kv_heads", {"model.heads"}, [&] { return m.kv_heads = m.heads, true; });
+  follow(sources, "model.head_dim", {"model.hidden", "model.heads"}, [&] {
+    if (m.hidden % m.heads != 0) return false;
+    return m.head_size = m.hidden / m.heads, true;
+  });
+  follow(sources, "model.qkv_bias", {"model.bias"}, [&] { return m.qkv_bias = m.bias, true; });
   follow(sources, "model.ffn", {"model.hidden", "model.activation"}, [&] {
     // With a gate there are three matrices instead of two: 2/3 of the width keeps the number of parameters (Shazeer
     // 2020, "GLU variants improve transformer").

@@ -70,6 +70,7 @@ std::vector<Required> const& required() {
       {"quantization_config", nullptr, "weights that are numbers"},
       {"pretraining_tp", 1, "whole GEMMs"},
       {"partial_rotary_factor", 1.0, "rotation of the whole head"},
+      {"use_mrope", false, "rotation by one position"},
       {"rope_interleaved", false, "rotation of the pairs i and i + head_dim / 2"},
       {"hidden_act", "silu", "SwiGLU"}};
   return rows;
@@ -178,7 +179,8 @@ void read_gpt2(Reader& r, HuggingFaceModel& out) {
   m.norm = Norm::layernorm;
   m.position = Position::learned;
   m.activation = Activation::gelu;
-  m.bias = true;
+  m.bias = m.qkv_bias = true;
+  m.head_size = m.hidden / m.heads;
 }
 
 /// Reads rotary positions: rope_parameters (transformers 5), or rope_scaling beside rope_theta (earlier versions).
@@ -232,14 +234,12 @@ void read_llama(Reader& r, HuggingFaceModel& out, std::string const& path, Llama
   m.seq_len = r.integer("max_position_embeddings", limits::width);
   m.norm_eps = r.number("rms_norm_eps", 1e-300, 1.0, defaults.norm_eps);
   read_rope(r, m, defaults.rope_theta, path);
-  if (r.integer("head_dim", limits::hidden, std::max<std::int64_t>(1, m.hidden / m.heads)) * m.heads != m.hidden)
-    r.wrong(fmt::format("head_dim = hidden_size / num_attention_heads = {} / {}", m.hidden, m.heads),
-            r.found("head_dim"));
+  m.head_size = r.integer("head_dim", limits::hidden, std::max<std::int64_t>(1, m.hidden / m.heads));
   bool const attention = r.flag("attention_bias", false), mlp = r.flag("mlp_bias", false);
   if (attention != mlp)
     r.wrong("attention_bias and mlp_bias alike (model.bias is one key for all linear layers)",
             fmt::format("attention_bias = {}, mlp_bias = {}", attention, mlp));
-  m.bias = attention && mlp;
+  m.bias = m.qkv_bias = attention && mlp;
   m.tied_embeddings = r.flag("tie_word_embeddings", false);
   m.dropout = 0.0;
   if (double const dropout = r.number("attention_dropout", 0, 0.999, 0.0); dropout > 0.0) {
@@ -264,6 +264,18 @@ void read_mistral(Reader& r, HuggingFaceModel& out, std::string const& path) {
   bool const windowed = r.has("sliding_window") || r.left_out("sliding_window");
   if (windowed) m.window = {r.integer("sliding_window", limits::width, default_window)};
   r.value("sliding_window");
+}
+
+/// Reads Qwen2Config: a Llama whose q, k and v have biases, which no key says, and whose windows are not in use.
+void read_qwen2(Reader& r, HuggingFaceModel& out, std::string const& path) {
+  constexpr std::int64_t default_kv_heads = 32;
+  read_llama(r, out, path);
+  auto& m = out.model;
+  if (r.left_out("num_key_value_heads")) m.kv_heads = default_kv_heads;
+  if (m.bias) r.wrong("attention_bias = false (Qwen2 has biases of q, k and v alone)", r.found("attention_bias"));
+  m.qkv_bias = true;
+  r.value("sliding_window");  // not used: use_sliding_window is false
+  r.value("max_window_layers");
 }
 
 /// Reads the keys that MixtralConfig and Qwen2MoeConfig share; `number` names the key of the number of experts.
@@ -318,8 +330,7 @@ void read_qwen2_moe(Reader& r, HuggingFaceModel& out, std::string const& path) {
   read_llama(r, out, path);
   auto& m = out.model;
   if (r.left_out("num_key_value_heads")) m.kv_heads = default_kv_heads;
-  if (r.flag("qkv_bias", true))
-    r.wrong("qkv_bias = false (model.bias is one key for all linear layers of attention)", r.found("qkv_bias"));
+  m.qkv_bias = r.flag("qkv_bias", true);
   read_experts(r, out, "num_experts", default_experts, default_top_k);
   m.moe.ffn = r.integer("moe_intermediate_size", limits::width, default_ffn);
   m.moe.shared_ffn = r.integer("shared_expert_intermediate_size", limits::width, default_shared);
@@ -344,11 +355,12 @@ void read_layer_types(Reader& r, Model const& m) {
 void require_heads(Reader& r, HuggingFaceModel const& read) {
   auto const& m = read.model;
   bool const gpt = read.family == ModelFamily::gpt2;
-  if (m.hidden % m.heads != 0)
-    r.wrong(gpt ? "n_embd divisible by n_head" : "hidden_size divisible by num_attention_heads",
+  if (m.hidden % m.heads != 0 && !r.has("head_dim"))
+    r.wrong(gpt ? "n_embd divisible by n_head" : "hidden_size divisible by num_attention_heads, or head_dim",
             fmt::format("{} and {}", m.hidden, m.heads));
   else if (!gpt && m.head_dim() % 2 != 0)
-    r.wrong("an even hidden_size / num_attention_heads, whose pairs rotate", fmt::format("{}", m.head_dim()));
+    r.wrong("an even head_dim (or hidden_size / num_attention_heads), whose pairs rotate",
+            fmt::format("{}", m.head_dim()));
   if (m.heads % m.kv_heads != 0)
     r.wrong("num_attention_heads divisible by num_key_value_heads", fmt::format("{} and {}", m.heads, m.kv_heads));
 }
@@ -371,11 +383,14 @@ HuggingFaceModel read_hugging_face(std::string_view text, std::string const& pat
   } else if (type == "mixtral") {
     out.family = ModelFamily::mixtral;
     read_mixtral(r, out, path);
+  } else if (type == "qwen2") {
+    out.family = ModelFamily::qwen2;
+    read_qwen2(r, out, path);
   } else if (type == "qwen2_moe") {
     out.family = ModelFamily::qwen2_moe;
     read_qwen2_moe(r, out, path);
   } else {
-    base::refuse({.expected = "model_type \"gpt2\", \"llama\", \"mistral\", \"mixtral\" or \"qwen2_moe\"",
+    base::refuse({.expected = "model_type \"gpt2\", \"llama\", \"mistral\", \"mixtral\", \"qwen2\" or \"qwen2_moe\"",
                   .found = type.is_null() ? "none" : describe(type),
                   .where = path,
                   .fix = "p3d reads these architectures; choose a model of one of them"});

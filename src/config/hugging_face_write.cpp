@@ -67,10 +67,13 @@ std::vector<std::string> strange(Model const& m, ModelFamily family) {
   want(m.activation == (gpt ? Activation::gelu : Activation::swiglu), "activation", to_string(m.activation));
   if (gpt) want(m.bias, "bias", "false");
   if (gpt) want(m.kv_heads == m.heads, "kv_heads", fmt::format("{} (heads = {})", m.kv_heads, m.heads));
+  if (gpt) want(m.head_dim() * m.heads == m.hidden, "head_dim", fmt::format("{}", m.head_dim()));
   bool const mixtral = family == ModelFamily::mixtral, qwen = family == ModelFamily::qwen2_moe;
+  bool const qwen2 = family == ModelFamily::qwen2;
   bool const mistral = family == ModelFamily::mistral || mixtral;
   want(mistral ? one_window(m) : !has_window(m), "window", window_text(m));
-  if (mistral || qwen) want(!m.bias, "bias", "true");
+  if (mistral || qwen || qwen2) want(!m.bias, "bias", "true");
+  if (mistral && !m.bias) want(!m.qkv_bias, "qkv_bias", "true");
   if (mixtral || qwen)
     want_experts(m.moe, mixtral, m.moe_layers() == m.layers, want);
   else
@@ -97,7 +100,8 @@ namespace {
 /// The only one of the families like Llama that the model can be.
 ModelFamily like_llama(Model const& m) {
   if (m.moe.on()) return m.moe.shared_ffn > 0 ? ModelFamily::qwen2_moe : ModelFamily::mixtral;
-  return has_window(m) ? ModelFamily::mistral : ModelFamily::llama;
+  if (has_window(m)) return ModelFamily::mistral;
+  return m.qkv_bias && !m.bias ? ModelFamily::qwen2 : ModelFamily::llama;
 }
 
 /// The name of a family as people call it.
@@ -107,6 +111,7 @@ char const* people_call(ModelFamily family) {
     case ModelFamily::llama: return "Llama";
     case ModelFamily::mistral: return "Mistral";
     case ModelFamily::mixtral: return "Mixtral";
+    case ModelFamily::qwen2: return "Qwen2";
     case ModelFamily::qwen2_moe: return "Qwen2-MoE";
   }
   return "?";
@@ -121,15 +126,16 @@ ModelFamily family_of(Model const& m) {
   auto const llama = strange(m, other);
   if (llama.empty()) return other;
   bool const nearer_gpt = gpt.size() <= llama.size();
-  base::refuse({.expected =
-                    "a model of the form of GPT-2 (layernorm, learned, gelu, bias, kv_heads = heads, no window), of "
-                    "Llama (rmsnorm, rope, swiglu, no window), of Mistral (as Llama, no bias, one window for all "
-                    "layers), of Mixtral (as Mistral, experts in all layers, softmax) or of Qwen2-MoE (as Llama, no "
-                    "bias, routed experts, softmax, gated shared experts)",
-                .found = fmt::format("{}, which {} does not have", base::join(nearer_gpt ? gpt : llama),
-                                     nearer_gpt ? "GPT-2" : people_call(other)),
-                .where = "[model]",
-                .fix = "no other form has a name among the models of Hugging Face that p3d knows"});
+  base::refuse(
+      {.expected = "a model of the form of GPT-2 (layernorm, learned, gelu, bias, kv_heads = heads, no window), of "
+                   "Llama (rmsnorm, rope, swiglu, no window), of Mistral (as Llama, no bias, one window for all "
+                   "layers), of Qwen2 (as Llama, no bias but qkv_bias), of Mixtral (as Mistral, experts in all layers, "
+                   "softmax) or of Qwen2-MoE (as Llama, no bias but maybe qkv_bias, routed experts, softmax, gated "
+                   "shared experts)",
+       .found = fmt::format("{}, which {} does not have", base::join(nearer_gpt ? gpt : llama),
+                            nearer_gpt ? "GPT-2" : people_call(other)),
+       .where = "[model]",
+       .fix = "no other form has a name among the models of Hugging Face that p3d knows"});
 }
 
 namespace {
@@ -141,6 +147,7 @@ char const* architecture(ModelFamily family) {
     case ModelFamily::llama: return "LlamaForCausalLM";
     case ModelFamily::mistral: return "MistralForCausalLM";
     case ModelFamily::mixtral: return "MixtralForCausalLM";
+    case ModelFamily::qwen2: return "Qwen2ForCausalLM";
     case ModelFamily::qwen2_moe: return "Qwen2MoeForCausalLM";
   }
   return "?";
@@ -179,7 +186,7 @@ void write_experts(Model const& m, ModelFamily family, Json& out) {
   out["norm_topk_prob"] = m.moe.normalize;
   out["decoder_sparse_step"] = m.moe.every;
   out["mlp_only_layers"] = dense;
-  out["qkv_bias"] = false;
+  out["qkv_bias"] = m.qkv_bias;
   out["use_sliding_window"] = false;
 }
 
@@ -203,7 +210,10 @@ Json write_llama(Model const& m, ModelFamily family) {
            {"attention_dropout", 0.0}};
   if (family == ModelFamily::mistral || (mixtral && has_window(m))) out["sliding_window"] = m.window_of(0);
   if (family == ModelFamily::llama) out["attention_bias"] = out["mlp_bias"] = m.bias;
-  if (qwen) out.erase("head_dim");
+  if (family == ModelFamily::qwen2) out["use_sliding_window"] = false;
+  // Qwen2 and Qwen2-MoE know head_dim without having such a key of their own.
+  bool const no_key = qwen || family == ModelFamily::qwen2;
+  if (no_key && m.head_dim() * m.heads == m.hidden) out.erase("head_dim");
   if (mixtral || qwen) write_experts(m, family, out);
   return out;
 }

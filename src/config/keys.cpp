@@ -118,11 +118,13 @@ void add_model(std::vector<Key>& table) {
         return toml_string(path.empty() ? "" : absolute_path(path, ""));
       });
   s.integer("vocab_size", &Model::vocab_size, {1, limits::width}, "tokens in the vocabulary");
-  s.integer("hidden", &Model::hidden, {1, limits::hidden}, "width of the residual stream; a multiple of heads");
+  s.integer("hidden", &Model::hidden, {1, limits::hidden},
+            "width of the residual stream; a multiple of heads unless head_dim is given");
   s.integer("layers", &Model::layers, {1, limits::layers}, "transformer blocks");
   s.integer("heads", &Model::heads, {1, limits::hidden}, "attention heads; a multiple of kv_heads and of parallel.tp");
   s.integer("kv_heads", &Model::kv_heads, {1, limits::hidden}, "heads of keys and values; a multiple of parallel.tp",
             "heads");
+  s.integer("head_dim", &Model::head_size, {1, limits::hidden}, "width of an attention head", "hidden / heads");
   s.integer("ffn", &Model::ffn, {1, limits::width}, "width of the feed-forward layer; a multiple of parallel.tp",
             "4 hidden (gelu); 8/3 hidden, rounded up to 16 (swiglu)");
   s.integer("seq_len", &Model::seq_len, {1, limits::width}, "tokens in a sequence");
@@ -130,6 +132,8 @@ void add_model(std::vector<Key>& table) {
   s.choice("position", &Model::position, "how a token knows its place");
   s.choice("activation", &Model::activation, "nonlinearity of the feed-forward layer");
   s.flag("bias", &Model::bias, "bias vectors in linears and norms");
+  s.flag("qkv_bias", &Model::qkv_bias,
+         "bias vectors in the linear of q, k and v; without model.bias in no other one, as in Qwen2", "bias");
   s.flag("tied_embeddings", &Model::tied_embeddings, "the output layer shares the embedding's weights");
   s.number("dropout", &Model::dropout, {.max = 1.0, .max_open = true},
            "probability, on the embedding, the attention probabilities and both residual branches");

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of known models. Sizes from: GPT-2 (Radford et al. 2019, table 2, with the 12 heads and the like of the
 // published code), GPT-3 (Brown et al. 2020, table 2.1; 13B with hidden 5120, since the printed 5140 is not divisible
-// by its 40 heads), Llama 2 (Touvron et al. 2023) and Llama 3 (Dubey et al. 2024, table 3).
+// by its 40 heads), Llama 2 (Touvron et al. 2023) and Llama 3 (Dubey et al. 2024, table 3),
+// Qwen2.5 (arXiv 2412.15115, and its config.json) and Mistral-Nemo-Base-2407 (its config.json).
 
 #include "config/presets.hpp"
 
@@ -65,6 +66,9 @@ constexpr Preset table[] = {
     {"llama2-70b", llama, 8192, 80, 64, 8, 28672, 4096, 32000, 1e4, false},
     {"llama3-8b", llama, 4096, 32, 32, 8, 14336, 8192, 128256, 5e5, false},
     {"llama3-70b", llama, 8192, 80, 64, 8, 28672, 8192, 128256, 5e5, false},
+    {"mistral-nemo-12b", llama, 5120, 40, 32, 8, 14336, 131072, 131072, 1e6, false, {}, 128},
+    {"qwen2.5-0.5b", llama, 896, 24, 14, 2, 4864, 32768, 151936, 1e6, true, {}, 0, true, 1e-6},
+    {"qwen2.5-7b", llama, 3584, 28, 28, 4, 18944, 131072, 152064, 1e6, false, {}, 0, true, 1e-6},
     {"mixtral-tiny", llama, 96, 8, 12, 6, 192, 64, 256, 1e6, false, mixtral_moe(192)},
     {"mixtral-8x7b", llama, 4096, 32, 32, 8, 14336, 32768, 32000, 1e6, false, mixtral_moe(14336)},
     {"qwen-moe-tiny", llama, 96, 8, 12, 6, 288, 64, 256, 1e6, false, qwen_moe_tiny()},
@@ -88,6 +92,8 @@ void apply(Preset const& preset, Model& model) {
   model.layers = preset.layers;
   model.heads = preset.heads;
   if (preset.kv_heads > 0) model.kv_heads = preset.kv_heads;
+  if (preset.head_dim > 0) model.head_size = preset.head_dim;
+  if (preset.qkv_bias) model.qkv_bias = true;
   if (preset.ffn > 0) model.ffn = preset.ffn;
   model.seq_len = preset.seq_len;
   model.norm = is_gpt ? Norm::layernorm : Norm::rmsnorm;
@@ -97,7 +103,7 @@ void apply(Preset const& preset, Model& model) {
   model.tied_embeddings = preset.tied;
   model.dropout = 0.0;
   model.rope_theta = preset.rope_theta;
-  model.norm_eps = 1e-5;
+  model.norm_eps = preset.norm_eps;
   model.moe = preset.moe;
 }
 

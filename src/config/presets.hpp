@@ -10,7 +10,7 @@
 namespace p3d::config {
 
 /// A row of the table: the sizes of a model; its family says the rest. 0 stands for "follows": kv_heads from heads, ffn
-/// from the hidden size.
+/// from the hidden size, head_dim from both.
 struct Preset {
   enum class Family { gpt, llama };
   char const* name;
@@ -19,11 +19,14 @@ struct Preset {
   double rope_theta;
   bool tied;  ///< embedding and output layer share their weights
   Moe moe{};
+  std::int64_t head_dim = 0;
+  bool qkv_bias = false;  ///< false: as the other linears
+  double norm_eps = 1e-5;
 };
 
 /// The preset of a name; null when there is none.
 Preset const* find_preset(std::string_view name);
-/// Sets all of `model` except kv_heads and ffn where the preset lets them follow.
+/// Sets all of `model` except kv_heads, head_dim, qkv_bias and ffn where the preset lets them follow.
 void apply(Preset const& preset, Model& model);
 
 }  // namespace p3d::config

@@ -10,12 +10,26 @@ namespace p3d::config {
 
 namespace {
 
-/// Heads must divide the hidden size, and kv_heads the heads; rotary positions need an even width of a head.
+/// Rotary positions turn pairs of numbers: they need an even width of a head.
+void check_even_head(Check const& c) {
+  auto const& m = c.config.model;
+  if (m.position != Position::rope || m.head_dim() % 2 == 0) return;
+  c.error({"model.head_dim", "model.position"}, "an even model.head_dim: rotary position turns pairs of numbers",
+          fmt::format("{}", m.head_dim()),
+          fmt::format("set model.head_dim to {}, or model.position to \"learned\"",
+                      one_of(nearest_multiples(m.head_dim(), 2))));
+}
+
+/// Heads must divide the hidden size where no head_dim is given, and kv_heads the heads; rotary positions need an even
+/// width of a head.
 void check_heads(Check const& c) {
   auto const& m = c.config.model;
   bool const even_head = c.sources.known("model.position") && m.position == Position::rope;
   auto const step = m.heads * (even_head ? 2 : 1);
-  if (c.known({"model.hidden", "model.heads"})) {
+  bool const own_width = c.sources.given("model.head_dim") || c.sources.from_preset("model.head_dim");
+  if (own_width) {
+    if (c.known({"model.head_dim", "model.position"})) check_even_head(c);
+  } else if (c.known({"model.hidden", "model.heads"})) {
     if (m.hidden % m.heads != 0) {
       c.error({"model.hidden", "model.heads"}, "model.hidden divisible by model.heads",
               fmt::format("hidden {}, heads {}: remainder {}", m.hidden, m.heads, m.hidden % m.heads),
@@ -71,6 +85,13 @@ void check_tensor_parallel(Check const& c) {
   }
 }
 
+/// A model whose linears have biases has one for q, k and v, too.
+void check_biases(Check const& c) {
+  if (!c.known({"model.bias", "model.qkv_bias"}) || c.config.model.qkv_bias || !c.config.model.bias) return;
+  c.error({"model.qkv_bias", "model.bias"}, "model.qkv_bias = true where model.bias is true",
+          "qkv_bias false, bias true", "remove model.qkv_bias, or set model.bias to false");
+}
+
 /// Scaling of rotary positions needs rotary positions, and factors in order.
 void check_rope_scaling(Check const& c) {
   if (!c.known({"model.rope_scaling", "model.position"})) return;
@@ -93,6 +114,7 @@ void check_rope_scaling(Check const& c) {
 }  // namespace
 
 void check_model(Check const& check) {
+  check_biases(check);
   check_heads(check);
   check_rope_scaling(check);
   check_tensor_parallel(check);

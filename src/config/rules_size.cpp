@@ -19,7 +19,9 @@ double real(std::int64_t n) { return static_cast<double>(n); }
 void check_parameters(Check const& c) {
   auto const& m = c.config.model;
   if (!c.known({"model.hidden", "model.layers", "model.ffn", "model.vocab_size", "model.seq_len"})) return;
-  double matrices = 4.0 * real(m.hidden) * real(m.hidden) + 3.0 * real(m.hidden) * real(m.ffn);
+  bool const heads = c.known({"model.heads", "model.head_dim"});
+  double const attention = heads ? real(m.heads) * real(m.head_dim()) : real(m.hidden);
+  double matrices = 4.0 * real(m.hidden) * attention + 3.0 * real(m.hidden) * real(m.ffn);
   bool const experts = m.moe.on() && c.known({"model.moe.experts", "model.moe.ffn", "model.moe.shared_ffn"});
   if (experts) matrices += 3.0 * real(m.hidden) * (real(m.moe.experts) * real(m.moe.ffn) + real(m.moe.shared_ffn));
   double const numbers = real(m.layers) * matrices + (2.0 * real(m.vocab_size) + real(m.seq_len)) * real(m.hidden);
@@ -40,7 +42,8 @@ void check_microbatch(Check const& c) {
   double const tokens = real(c.config.batch.micro) * real(m.seq_len);
   bool const experts = m.moe.on() && c.known({"model.moe.experts", "model.moe.top_k", "model.moe.ffn"});
   double const routed = experts ? real(m.moe.top_k) * real(m.moe.ffn) : 0.0;
-  double const width = std::max(real(std::max({m.hidden, m.ffn, m.vocab_size})), routed);
+  double const attention = c.known({"model.heads", "model.head_dim"}) ? real(m.heads) * real(m.head_dim()) : 0.0;
+  double const width = std::max({real(std::max({m.hidden, m.ffn, m.vocab_size})), routed, attention});
   double const scores = c.known({"model.heads"}) ? real(m.heads) * real(m.seq_len) : 0.0;
   double const bytes = 8.0 * tokens * std::max(width, scores);
   if (bytes <= real(limits::bytes)) return;

@@ -52,10 +52,10 @@ public:
   }
 
   /// Adds a truth value.
-  void flag(char const* key, bool S::*member, char const* help) {
+  void flag(char const* key, bool S::*member, char const* help, char const* default_text = nullptr) {
     auto const section = section_;
     add(
-        key, "true | false", help, nullptr,
+        key, "true | false", help, default_text,
         [=](toml::node const& node, std::string const&, Config& config) {
           return read_flag(node, std::invoke(section, config).*member);
         },

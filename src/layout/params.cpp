@@ -124,7 +124,7 @@ private:
     auto const q = m_.heads * m_.head_dim();
     auto const kv = m_.kv_heads * m_.head_dim();
     norm(prefix + "norm1", l);
-    fused(prefix + "attn.", l, {{"q", q}, {"k", kv}, {"v", kv}}, m_.bias);
+    fused(prefix + "attn.", l, {{"q", q}, {"k", kv}, {"v", kv}}, m_.has_qkv_bias());
     projection(prefix + "attn.out", l, q, m_.bias);
     norm(prefix + "norm2", l);
     if (m_.has_experts(l))

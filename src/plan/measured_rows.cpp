@@ -20,8 +20,6 @@
 namespace p3d::plan {
 namespace {
 
-/// A column that is no key of p3d: its models have hidden / heads.
-constexpr char const* head_dim = "model.head_dim";
 /// The recomputation that Korthikanti et al. (arXiv 2205.05198) call selective, as p3d writes it.
 constexpr char const* selective = "[\"attention\"]";
 
@@ -40,7 +38,7 @@ void require_columns(std::vector<std::string> const& header, std::string const& 
   for (auto const& column : header) {
     if (std::count(header.begin(), header.end(), column) > 1)
       base::refuse("every column once", fmt::format("\"{}\" twice", column), where, "remove one of them");
-    if (!is_key(column) || column == head_dim || std::find(known.begin(), known.end(), column) != known.end()) continue;
+    if (!is_key(column) || std::find(known.begin(), known.end(), column) != known.end()) continue;
     auto const close = base::nearest(column, known);
     base::refuse("keys of the input, and columns without a dot", fmt::format("\"{}\"", column), where,
                  close.empty() ? "p3d --help-input lists all keys" : fmt::format("did you mean {}?", close));
@@ -67,18 +65,10 @@ config::Config config_of(std::vector<std::string> const& header, std::vector<std
   // Other trainers have neighbouring replicas next to each other, and stages far apart.
   std::vector<std::string> overrides{"data.format=\"synthetic\"", "parallel.order=tp-cp-dp-pp"};
   for (std::size_t c = 0; c < header.size(); ++c)
-    if (is_key(header[c]) && header[c] != head_dim && !cells[c].empty())
+    if (is_key(header[c]) && !cells[c].empty())
       overrides.push_back(header[c] + "=" + (cells[c] == "selective" ? selective : cells[c]));
   auto result = config::parse_text("", where, "/", overrides, 0);
-  if (result.config) {
-    auto const at = column_of(header, head_dim);
-    auto const& cell = at < 0 ? std::string() : cells[static_cast<std::size_t>(at)];
-    auto const own = fmt::format("{}", result.config->model.head_dim());
-    if (!cell.empty() && cell != own)
-      base::refuse(fmt::format("model.head_dim = {}, which is hidden / heads", own), cell, where,
-                   "leave the row out: p3d has no models with other heads");
-    return std::move(*result.config);
-  }
+  if (result.config) return std::move(*result.config);
   auto const& e = result.errors.front();
   base::refuse(e.expected, e.found, fmt::format("{} ({})", where, e.where), e.fix);
 }

@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <map>
 #include <set>
 #include <sstream>
@@ -138,6 +139,24 @@ std::vector<io::TableRow> checkpoint_table(layout::ParamTable const& table) {
   return out;
 }
 
+namespace {
+
+/// The value of a key that is younger than the file: the file's run did what the default does, and a default may follow
+/// from other keys of the file.
+std::string value_of_younger_key(std::string const& key, std::map<std::string, std::string> const& there,
+                                 std::map<std::string, std::string> const& defaults) {
+  auto const of_file = [&](char const* name) {
+    auto const found = there.find(name);
+    return found != there.end() ? found->second : defaults.at(name);
+  };
+  if (key == "model.qkv_bias") return of_file("model.bias");
+  if (key != "model.head_dim") return defaults.at(key);
+  auto const hidden = std::atoll(of_file("model.hidden").c_str()), heads = std::atoll(of_file("model.heads").c_str());
+  return fmt::format("{}", heads > 0 ? hidden / heads : 0);
+}
+
+}  // namespace
+
 Differences compare(io::CheckpointHeader const& file, config::Config const& config, config::Load load,
                     std::uint64_t data_hash, io::StoredTokenizer const& tokenizer) {
   Differences out;
@@ -146,8 +165,7 @@ Differences compare(io::CheckpointHeader const& file, config::Config const& conf
   auto const defaults = values(config::canonical_toml(config::Config{}));
   for (auto const& [key, value] : here) {
     auto const found = there.find(key);
-    // A key that is younger than the file: the file's run did what the default does.
-    auto other = found != there.end() ? found->second : defaults.at(key);
+    auto other = found != there.end() ? found->second : value_of_younger_key(key, there, defaults);
     // Files of data_order 1 say "documents" for what is "whole_documents" now: their p3d had no other order of that
     // name.
     bool const renamed = key == "data.shuffle" && file.data_order == 1 && other == "\"documents\"";

@@ -12,8 +12,8 @@ import program
 from program import AppTest
 
 MODELS = program.SOURCE / "tests/golden/hugging_face"
-CASES = ("gpt2", "llama", "llama3", "mistral")
-EXPERTS = ("mixtral", "qwen2_moe")
+CASES = ("gpt2", "llama", "llama3", "mistral", "mistral_nemo", "qwen2")
+EXPERTS = ("mixtral", "qwen2_moe", "qwen2_moe_bias")
 
 
 def tensors(folder):

@@ -134,7 +134,8 @@ TEST_P(HuggingFace, TrainingAgrees) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, HuggingFace,
-                         ::testing::Values("gpt2", "llama", "llama3", "mistral", "mixtral", "qwen2_moe"),
+                         ::testing::Values("gpt2", "llama", "llama3", "mistral", "mistral_nemo", "mixtral", "qwen2",
+                                           "qwen2_moe", "qwen2_moe_bias"),
                          [](auto const& info) { return info.param; });
 
 }  // namespace

@@ -54,6 +54,14 @@ CASES = {
         vocab_size=256, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=32, sliding_window=5, rms_norm_eps=1e-5,
         tie_word_embeddings=True, **TOKENS)),
+    "mistral_nemo": (torch.float32, None, lambda: transformers.MistralConfig(
+        vocab_size=256, hidden_size=20, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, max_position_embeddings=32, sliding_window=None, rms_norm_eps=1e-5,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6}, tie_word_embeddings=True, **TOKENS)),
+    "qwen2": (torch.float32, None, lambda: transformers.Qwen2Config(
+        vocab_size=256, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=32, rms_norm_eps=1e-6, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6}, **TOKENS)),
     "mixtral": (torch.float32, None, lambda: transformers.MixtralConfig(
         vocab_size=256, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=32, num_local_experts=4, num_experts_per_tok=2,
@@ -63,6 +71,11 @@ CASES = {
         shared_expert_intermediate_size=20, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32,
         num_experts=6, num_experts_per_tok=3, mlp_only_layers=[0], qkv_bias=False, rms_norm_eps=1e-5,
         tie_word_embeddings=True, **TOKENS)),
+    "qwen2_moe_bias": (torch.float32, None, lambda: transformers.Qwen2MoeConfig(
+        vocab_size=256, hidden_size=16, intermediate_size=24, moe_intermediate_size=12, num_hidden_layers=2,
+        shared_expert_intermediate_size=20, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32,
+        num_experts=4, num_experts_per_tok=2, norm_topk_prob=True, rms_norm_eps=1e-5, tie_word_embeddings=True,
+        **TOKENS)),
 }
 
 

@@ -34,6 +34,12 @@ std::vector<Model> models(int ranks) {
            global});
     }
   }
+  // Heads that are wider than hidden / heads, and biases of q, k and v alone.
+  auto qwen2 = out[2];
+  qwen2.name = "qwen2-tied";
+  qwen2.overrides.insert(qwen2.overrides.end(),
+                         {fmt::format("model.head_dim={}", head_dim + 2), "model.qkv_bias=true"});
+  out.push_back(std::move(qwen2));
   return out;
 }
 
@@ -84,7 +90,7 @@ std::vector<Layout> layouts(int ranks, int turn) {
       }
       ++triple;
       if (turn >= 0) {
-        if (triple % 4 == turn)
+        if (triple % num_models == turn)
           out.push_back(here[(static_cast<std::size_t>(triple) * 2654435761U >> 8) % here.size()]);
       } else {
         out.insert(out.end(), here.begin(), here.end());

@@ -25,16 +25,20 @@ struct Layout {
 /// the others.
 bool allowed(Model const& model, Layout const& layout);
 
-/// gpt2-tiny and llama-tiny, tied and untied, with a vocabulary (257) that no tp size divides, cut so that every factor
-/// of `ranks` divides what it must: 5, 7 and 8 get heads, kv heads and batch of their own.
+/// How many models() there are.
+constexpr int num_models = 5;
+
+/// gpt2-tiny and llama-tiny, tied and untied, and a llama-tiny with wider heads and biases of q, k and v, as Qwen2's.
+/// The vocabulary (257) is one that no tp size divides; sizes are cut so that every factor of `ranks` divides what it
+/// must: 5, 7 and 8 get heads, kv heads and batch of their own.
 std::vector<Model> models(int ranks);
 
 /// Every (dp, tp, pp) with product `ranks` that the model allows, in every order that gives a different mesh, with both
-/// schedules where there is a pipeline. With `turn` >= 0 a covering subset: the model of that turn (0 to 3) gets every
-/// fourth triple, with orders and schedules taken in turn, so that the four models together have each triple once.
+/// schedules where there is a pipeline. With `turn` >= 0 a covering subset: the model of that turn gets one of
+/// num_models triples, with orders and schedules taken in turn, so that the models together have each triple once.
 std::vector<Layout> layouts(int ranks, int turn);
 
-/// Ordered triples with product `ranks`: how many layouts the four turns have together.
+/// Ordered triples with product `ranks`: how many layouts the turns have together.
 int num_triples(int ranks);
 
 }  // namespace p3d::invariance

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The whole matrix: every (dp, tp, pp) with product 1 to 8, every order, both schedules, four models, in fp64, fp32 and
+# The whole matrix: every (dp, tp, pp) with product 1 to 8, every order, both schedules, five models, in fp64, fp32 and
 # with dropout. Takes about half an hour on 4 cores; prints one line per layout and a summary line per run.
 #
 #   tests/invariance/full.sh [path of the invariance program] [ranks...]

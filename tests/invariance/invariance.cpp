@@ -115,7 +115,8 @@ int run(Options const& o) {
                                       model.name, layout.name, deviation));
     }
   }
-  // The models that the options leave out take their share of the layouts with them; all four have each triple once.
+  // The models that the options leave out take their share of the layouts with them; all together have each triple
+  // once.
   P3D_REQUIRE(layouts > refused, "most layouts ran");
   P3D_REQUIRE(o.full || !o.model.empty() || layouts + refused == p3d::invariance::num_triples(ranks),
               "the subset has every triple once");

@@ -159,13 +159,15 @@ struct Model {
   std::int64_t hidden = 64;
   std::int64_t layers = 2;
   std::int64_t heads = 4;
-  std::int64_t kv_heads = 4;  ///< default: heads
-  std::int64_t ffn = 256;     ///< default: 4 hidden (gelu), 8/3 hidden rounded up to 16 (swiglu)
+  std::int64_t kv_heads = 4;   ///< default: heads
+  std::int64_t head_size = 0;  ///< model.head_dim, width of a head; 0, which no parsed input has: hidden / heads
+  std::int64_t ffn = 256;      ///< default: 4 hidden (gelu), 8/3 hidden rounded up to 16 (swiglu)
   std::int64_t seq_len = 64;
   Norm norm = Norm::layernorm;
   Position position = Position::learned;
   Activation activation = Activation::gelu;
   bool bias = true;
+  bool qkv_bias = false;  ///< default: bias; true without bias: only the linear of q, k and v has a bias
   bool tied_embeddings = true;
   double dropout = 0.0;  ///< probability; on the embedding, the attention probabilities and both residual branches
   double rope_theta = 10000.0;
@@ -192,7 +194,9 @@ struct Model {
   std::int64_t active_ffn(std::int64_t layer) const {
     return has_experts(layer) ? moe.top_k * moe.ffn + moe.shared_ffn : ffn;
   }
-  std::int64_t head_dim() const { return hidden / heads; }
+  std::int64_t head_dim() const { return head_size > 0 ? head_size : hidden / heads; }
+  /// True when the linear of q, k and v has a bias.
+  bool has_qkv_bias() const { return bias || qkv_bias; }
   /// True when the activation function multiplies by a gate, which has a matrix of its own.
   bool gated() const { return activation == Activation::swiglu; }
   /// Number of matrices of an MLP, or of an expert: up, down and maybe a gate.

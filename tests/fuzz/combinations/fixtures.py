@@ -19,6 +19,8 @@ MODELS = {
             "model.kv_heads=4", "model.seq_len=33"],
     "llama": ["model.preset=llama-tiny", "model.hidden=16", "model.layers=4", "model.heads=4", "model.kv_heads=2",
               "model.ffn=24", "model.seq_len=32"],
+    "qwen2": ["model.preset=llama-tiny", "model.hidden=18", "model.layers=2", "model.heads=4", "model.kv_heads=2",
+              "model.head_dim=6", "model.qkv_bias=true", "model.ffn=24", "model.seq_len=32"],
     "mixtral": ["model.preset=mixtral-tiny", "model.hidden=16", "model.layers=2", "model.heads=4", "model.kv_heads=4",
                 "model.ffn=12", "model.moe.ffn=12", "model.moe.experts=4", "model.seq_len=33",
                 "model.moe.aux_loss=none"],

@@ -3,9 +3,9 @@
 
 DENSE_PRESETS = ("gpt2-tiny", "gpt2-124m", "gpt2-350m", "gpt2-774m", "gpt2-1558m", "gpt3-6.7b", "gpt3-13b",
                  "gpt3-175b", "llama-tiny", "llama-124m", "llama2-7b", "llama2-13b", "llama2-70b", "llama3-8b",
-                 "llama3-70b")
+                 "llama3-70b", "mistral-nemo-12b", "qwen2.5-0.5b", "qwen2.5-7b")
 EXPERT_PRESETS = {"mixtral-tiny": 2, "mixtral-8x7b": 1, "qwen-moe-tiny": 2, "deepseek-moe-tiny": 2}
-LLAMA = ("llama", "mixtral", "qwen", "deepseek")
+LLAMA = ("llama", "mistral", "mixtral", "qwen", "deepseek")
 
 
 def kind(f):
@@ -17,8 +17,8 @@ def kind(f):
     f.rope, f.tied = llama, not llama
     if preset:
         f.set(model__preset=preset)
-        f.tied = preset.startswith("gpt") or preset == "llama-124m"
-        f.shared = preset.startswith(("qwen", "deepseek"))
+        f.tied = preset.startswith("gpt") or preset in ("llama-124m", "qwen2.5-0.5b")
+        f.shared = preset.startswith(("qwen-moe", "deepseek"))
     elif llama:
         f.set(model__norm="rmsnorm", model__position="rope", model__activation="swiglu", model__bias=False,
               model__tied_embeddings=False)
@@ -26,7 +26,11 @@ def kind(f):
     groups = d.among(1, 1, 2, 3)
     f.kv_heads = tp * d.among(1, 1, 2, 4 if tp < 3 else 1)
     heads = f.kv_heads * groups
-    f.set(model__heads=heads, model__kv_heads=f.kv_heads, model__hidden=heads * head,
+    hidden = heads * head
+    if d.chance(0.3):  # heads of a width of their own
+        hidden = d.among(hidden, hidden + 1, max(4, hidden // 2), 2 * hidden)
+        f.set(model__head_dim=head + 2 if hidden == heads * head else head)
+    f.set(model__heads=heads, model__kv_heads=f.kv_heads, model__hidden=hidden,
           model__ffn=tp * d.among(4, 7, 8, 12, 16))
     f.seq_len = max(2 * f.cp, d.among(7, 8, 13, 16, 16, 32, 33))
     f.set(model__seq_len=f.seq_len)
@@ -47,13 +51,16 @@ def layers(f):
 def details(f):
     """Keys of a model that may be anything."""
     d = f.draw
-    for change in d.shuffled(("norm", "activation", "bias", "tied", "eps"))[:1 + d.below(3)]:
+    for change in d.shuffled(("norm", "activation", "bias", "qkv", "tied", "eps"))[:1 + d.below(3)]:
         if change == "norm":
             f.set(model__norm=d.among("layernorm", "rmsnorm"))
         elif change == "activation":
             f.set(model__activation=d.among("gelu", "swiglu"))
         elif change == "bias":
-            f.set(model__bias=d.chance(0.5))
+            if not f.has("model.qkv_bias"):
+                f.set(model__bias=d.chance(0.5))
+        elif change == "qkv":
+            f.set(model__bias=False, model__qkv_bias=d.chance(0.8))
         elif change == "tied":
             f.tied = d.chance(0.5)
             f.set(model__tied_embeddings=f.tied)
@@ -63,7 +70,7 @@ def details(f):
 
 def position(f):
     d = f.draw
-    head = int(f.get("model.hidden")) // int(f.get("model.heads"))
+    head = int(f.get("model.head_dim") or int(f.get("model.hidden")) // int(f.get("model.heads")))
     if not f.rope and head % 2 == 0 and d.chance(0.5):
         f.rope = True
         f.set(model__position="rope")
@@ -171,6 +178,7 @@ def expert_rows(f):
 LOADED = {
     "models/gpt": {"vocab": 256, "layers": 2, "kv_heads": 4, "rope": False, "seq_len": 33, "tied": True},
     "models/llama": {"vocab": 256, "layers": 4, "kv_heads": 2, "rope": True, "seq_len": 32, "tied": False},
+    "models/qwen2": {"vocab": 256, "layers": 2, "kv_heads": 2, "rope": True, "seq_len": 32, "tied": False},
     "models/mixtral": {"vocab": 256, "layers": 2, "kv_heads": 4, "rope": True, "seq_len": 33, "tied": False},
     "models/qwen": {"vocab": 256, "layers": 2, "kv_heads": 4, "rope": True, "seq_len": 32, "tied": False},
 }
@@ -179,7 +187,8 @@ LOADED = {
 def load(f):
     """A model in Hugging Face form in place of a kind: its sizes are what they are."""
     d = f.draw
-    folder = d.among("models/gpt", "models/llama") if f.theme != "experts" else d.among("models/mixtral", "models/qwen")
+    folder = (d.among("models/gpt", "models/llama", "models/qwen2") if f.theme != "experts"
+              else d.among("models/mixtral", "models/qwen"))
     has = LOADED[folder]
     f.set(model__load=folder)
     f.vocab, f.layers, f.kv_heads = has["vocab"], has["layers"], has["kv_heads"]

@@ -46,6 +46,8 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"model.position", {"rope"}},
       {"model.activation", {"swiglu"}},
       {"model.bias", {"false"}},
+      {"model.qkv_bias", {"true", "model.bias=false"}},
+      {"model.head_dim", {"24"}},
       {"model.tied_embeddings", {"false"}},
       {"model.dropout", {"0.1"}},
       {"model.rope_theta", {"1234.5"}},

@@ -13,12 +13,20 @@ TEST(Derive, AnEmptyInputGivesTheDefaultsOfTheStructs) {
   expected.data.format = DataFormat::synthetic;
   expected.run.output_dir = (std::filesystem::current_path() / "runs/run").string();
   expected.checkpoint.dir = expected.run.output_dir + "/checkpoints";
+  expected.model.head_size = 16;  // hidden / heads
+  expected.model.qkv_bias = true;
   EXPECT_EQ(good(""), expected);
 }
 
 TEST(Derive, KvHeadsFollowHeads) {
   EXPECT_EQ(good("[model]\nheads = 8\n").model.kv_heads, 8);
   EXPECT_EQ(good("[model]\nheads = 8\nkv_heads = 2\n").model.kv_heads, 2);
+  EXPECT_EQ(good("[model]\nheads = 8\n").model.head_size, 8);
+  EXPECT_EQ(good("[model]\nheads = 8\nhead_dim = 10\n").model.head_dim(), 10);
+  EXPECT_EQ(good("[model]\nhidden = 60\nheads = 8\nhead_dim = 10\n").model.head_dim(), 10);
+  EXPECT_TRUE(good("").model.qkv_bias);
+  EXPECT_FALSE(good("[model]\nbias = false\n").model.has_qkv_bias());
+  EXPECT_TRUE(good("[model]\nbias = false\nqkv_bias = true\n").model.has_qkv_bias());
 }
 
 TEST(Derive, FfnFollowsHiddenAndActivation) {

@@ -1,94 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // config.json of transformers <-> [model], and what is refused because p3d would compute something else.
 
+#include "published_models.hpp"
 #include "support.hpp"
 
 #include <p3d/config/hugging_face.hpp>
 
-#include <nlohmann/json.hpp>
 #include <support/errors.hpp>
 #include <support/temp_dir.hpp>
 
 namespace p3d::config::test {
 namespace {
 
-using Json = nlohmann::json;
 using p3d::test::expect_error;
 
-Json gpt2() {
-  return {{"model_type", "gpt2"}, {"vocab_size", 50257}, {"n_positions", 1024}, {"n_embd", 768},
-          {"n_layer", 12},        {"n_head", 12},        {"n_inner", nullptr},  {"activation_function", "gelu_new"},
-          {"resid_pdrop", 0.1},   {"embd_pdrop", 0.1},   {"attn_pdrop", 0.1},   {"layer_norm_epsilon", 1e-5}};
-}
-Json llama() {
-  return {{"model_type", "llama"},
-          {"vocab_size", 128256},
-          {"max_position_embeddings", 131072},
-          {"hidden_size", 4096},
-          {"intermediate_size", 14336},
-          {"num_hidden_layers", 32},
-          {"num_attention_heads", 32},
-          {"num_key_value_heads", 8},
-          {"hidden_act", "silu"},
-          {"rms_norm_eps", 1e-5},
-          {"tie_word_embeddings", false},
-          {"rope_theta", 500000.0},
-          {"attention_bias", false},
-          {"mlp_bias", false}};
-}
-Json with(Json file, char const* key, Json value) {
-  file[key] = std::move(value);
-  return file;
-}
-Json without(Json file, char const* key) {
-  file.erase(key);
-  return file;
-}
-/// As Mistral-7B-v0.1.
-Json mistral() {
-  return {{"model_type", "mistral"},     {"vocab_size", 32000},        {"max_position_embeddings", 32768},
-          {"hidden_size", 4096},         {"intermediate_size", 14336}, {"num_hidden_layers", 32},
-          {"num_attention_heads", 32},   {"num_key_value_heads", 8},   {"hidden_act", "silu"},
-          {"rms_norm_eps", 1e-5},        {"rope_theta", 10000.0},      {"sliding_window", 4096},
-          {"tie_word_embeddings", false}};
-}
 HuggingFaceModel read(Json const& file) { return read_hugging_face(file.dump(), "F/config.json"); }
-
-/// As Mixtral-8x7B-v0.1.
-Json mixtral() {
-  auto file = with(with(mistral(), "model_type", "mixtral"), "sliding_window", nullptr);
-  file.update({{"rope_theta", 1e6},
-               {"num_local_experts", 8},
-               {"num_experts_per_tok", 2},
-               {"output_router_logits", false},
-               {"router_aux_loss_coef", 0.02}});
-  return file;
-}
-/// Qwen1.5-MoE-A2.7B, but for the biases of its attention.
-Json qwen2_moe() {
-  return {{"model_type", "qwen2_moe"},
-          {"vocab_size", 151936},
-          {"max_position_embeddings", 8192},
-          {"hidden_size", 2048},
-          {"intermediate_size", 5632},
-          {"num_hidden_layers", 24},
-          {"num_attention_heads", 16},
-          {"num_key_value_heads", 16},
-          {"hidden_act", "silu"},
-          {"rms_norm_eps", 1e-6},
-          {"rope_theta", 1000000.0},
-          {"use_sliding_window", false},
-          {"sliding_window", 32768},
-          {"max_window_layers", 21},
-          {"decoder_sparse_step", 1},
-          {"moe_intermediate_size", 1408},
-          {"shared_expert_intermediate_size", 5632},
-          {"num_experts_per_tok", 4},
-          {"num_experts", 60},
-          {"norm_topk_prob", false},
-          {"qkv_bias", false},
-          {"tie_word_embeddings", false}};
-}
 
 /// The file is refused, with its path and exactly one difference, which says this.
 void refused(Json const& file, std::string const& words) {
@@ -179,6 +105,31 @@ TEST(HuggingFaceConfig, MistralIsALlamaWithAWindow) {
   EXPECT_EQ(read(with(mistral(), "num_key_value_heads", nullptr)).model.kv_heads, 32);
 }
 
+TEST(HuggingFaceConfig, HeadDimMayDifferFromHiddenOverHeads) {
+  auto expected = good("", {"model.preset=mistral-nemo-12b"}).model;
+  expected.preset.clear();
+  EXPECT_EQ(read(nemo()).model, expected);
+  EXPECT_EQ(read(nemo()).model.head_dim(), 128);
+  EXPECT_EQ(read(with(llama(), "head_dim", 64)).model.head_dim(), 64);
+  EXPECT_EQ(read(with(with(llama(), "hidden_size", 4000), "head_dim", 64)).model.head_dim(), 64);
+  refused(with(llama(), "hidden_size", 4001), "hidden_size divisible by num_attention_heads, or head_dim: 4001 and 32");
+  refused(with(nemo(), "head_dim", 127), "an even head_dim");
+  refused(with(nemo(), "head_dim", 0), "head_dim, a whole number from 1");
+}
+
+TEST(HuggingFaceConfig, Qwen2HasBiasesOfQueriesKeysAndValuesAlone) {
+  auto expected = good("", {"model.preset=qwen2.5-0.5b"}).model;
+  expected.preset.clear();
+  auto const found = read(qwen2());
+  EXPECT_EQ(found.family, ModelFamily::qwen2);
+  EXPECT_EQ(found.model, expected);
+  EXPECT_TRUE(found.model.qkv_bias && !found.model.bias);
+  EXPECT_EQ(read(with(without(qwen2(), "num_key_value_heads"), "num_attention_heads", 32)).model.kv_heads, 32);
+  refused(with(qwen2(), "use_sliding_window", true), "attention to all earlier tokens");
+  refused(with(qwen2(), "use_mrope", true), "use_mrope");
+  refused(with(with(qwen2(), "attention_bias", true), "mlp_bias", true), "Qwen2 has biases of q, k and v alone");
+}
+
 TEST(HuggingFaceConfig, RefusesOtherWindows) {
   refused(with(mistral(), "sliding_window", 0), "sliding_window, a whole number from 1 to 16777216: the number 0");
   refused(with(mistral(), "sliding_window", 2.5), "sliding_window, a whole number");
@@ -195,7 +146,7 @@ TEST(HuggingFaceConfig, RefusesWhatChangesTheFunctionByName) {
                                                                             {"pretraining_tp", 2},
                                                                             {"is_encoder_decoder", true},
                                                                             {"hidden_act", "gelu"},
-                                                                            {"head_dim", 64},
+                                                                            {"head_dim", 63},
                                                                             {"attention_bias", true},
                                                                             {"mlp_bias", true},
                                                                             {"rms_norm_eps", "small"},
@@ -384,7 +335,9 @@ TEST(HuggingFaceConfig, QwenHasSharedExpertsAndDenseLayers) {
   for (auto const& list : {Json{1}, Json{0, 2}, Json{24}, Json{-1}, Json("all"), Json{0, "one"}})
     refused(with(qwen2_moe(), "mlp_only_layers", list), "mlp_only_layers, a list of the first layers");
   refused(with(qwen2_moe(), "decoder_sparse_step", 25), "a layer with experts: none");
-  refused(without(qwen2_moe(), "qkv_bias"), "qkv_bias = false");
+  EXPECT_FALSE(found.model.has_qkv_bias());
+  EXPECT_TRUE(read(without(qwen2_moe(), "qkv_bias")).model.qkv_bias) << "the default of Qwen2MoeConfig";
+  EXPECT_FALSE(read(without(qwen2_moe(), "qkv_bias")).model.bias);
   refused(with(qwen2_moe(), "use_sliding_window", true), "attention to all earlier tokens");
   EXPECT_TRUE(read(with(qwen2_moe(), "layer_types", {"full_attention"})).model.window.empty());
   refused(with(qwen2_moe(), "layer_types", {"full_attention", "sliding_attention"}), "layer_types of full_attention");
@@ -399,7 +352,7 @@ TEST(HuggingFaceConfig, DropoutThatIsNotOneValueIsNoted) {
 }
 
 TEST(HuggingFaceConfig, NamesTheArchitecturesThatItReads) {
-  expect_error([] { read({{"model_type", "qwen2"}}); }, "\"mistral\", \"mixtral\" or \"qwen2_moe\"");
+  expect_error([] { read({{"model_type", "olmo2"}}); }, "\"mistral\", \"mixtral\", \"qwen2\" or \"qwen2_moe\"");
   expect_error([] { read({{"a", 1}}); }, "found:    none");
   expect_error([] { read(Json::array()); }, "model_type");
   expect_error([] { read_hugging_face("{\"a\":1,\"a\":2}", "p"); }, "\"a\" twice");
@@ -417,6 +370,12 @@ TEST(HuggingFaceConfig, WhatIsWrittenReadsBackTheSame) {
            {"model.preset=llama-tiny", "model.window=5"},
            {"model.preset=llama-tiny", "model.window=16777216", "model.tied_embeddings=true", "model.kv_heads=1"},
            {"model.preset=llama-124m"},
+           {"model.preset=llama-tiny", "model.head_dim=12"},
+           {"model.preset=llama-tiny", "model.window=9", "model.hidden=50", "model.head_dim=12"},
+           {"model.preset=qwen2.5-0.5b"},
+           {"model.preset=llama-tiny", "model.qkv_bias=true", "model.head_dim=6"},
+           {"model.preset=mixtral-tiny", "model.head_dim=12"},
+           {"model.preset=qwen-moe-tiny", "model.head_dim=12", "model.qkv_bias=true"},
            {"model.preset=mixtral-8x7b", "model.moe.top_k=3"},
            {"model.preset=mixtral-tiny", "model.window=5", "model.moe.experts=5", "model.tied_embeddings=true"},
            {"model.preset=qwen-moe-tiny", "model.moe.every=3", "model.moe.normalize=true"},
@@ -458,6 +417,8 @@ TEST(HuggingFaceConfig, ExpertsMakeAMixtralOrAQwen) {
   refuses("mixtral-tiny", {"model.moe.normalize=false"}, "moe.normalize = false, which Mixtral");
   refuses("mixtral-tiny", {"model.moe.capacity_factor=1.5"}, "moe.capacity_factor = 1.5, which Mixtral");
   refuses("mixtral-tiny", {"model.bias=true"}, "bias = true, which Mixtral");
+  refuses("mixtral-tiny", {"model.qkv_bias=true"}, "qkv_bias = true, which Mixtral");
+  refuses("gpt2-tiny", {"model.head_dim=10"}, "head_dim = 10, which GPT-2");
   refuses("qwen-moe-tiny", {"model.moe.shared_gate=false"}, "moe.shared_gate = false, which Qwen2-MoE");
   refuses("qwen-moe-tiny", {"model.window=4"}, "window = 4, which Qwen2-MoE");
   refuses("deepseek-moe-tiny", {},

@@ -10,16 +10,19 @@ Model model_preset(std::string const& name) { return good("", {"model.preset=" +
 
 TEST(Preset, EachIsValidAndDividesOverItsUsualTp) {
   auto const names = preset_names();
-  EXPECT_EQ(names.size(), 19u);
+  EXPECT_EQ(names.size(), 22u);
   for (auto const& name : names) {
     auto const m = model_preset(name);
     EXPECT_EQ(m.preset, name);
     EXPECT_EQ(m.hidden % m.heads, 0) << name;
+    EXPECT_EQ(m.head_dim() == m.hidden / m.heads, name != "mistral-nemo-12b") << name;
+    EXPECT_EQ(m.qkv_bias, m.bias || name.starts_with("qwen2")) << name;
     EXPECT_EQ(m.position == Position::rope, !name.starts_with("gpt")) << name;
     EXPECT_EQ(m.moe.on(), name.starts_with("mixtral") || name.find("moe") != std::string::npos) << name;
     EXPECT_EQ(m.bias, name.starts_with("gpt")) << name;
-    EXPECT_EQ(m.tied_embeddings, name.starts_with("gpt") || name == "llama-124m") << name;
-    if (name != "gpt2-1558m" && !name.ends_with("-tiny") && name != "llama-124m" && name != "gpt2-124m") {
+    EXPECT_EQ(m.tied_embeddings, name.starts_with("gpt") || name == "llama-124m" || name == "qwen2.5-0.5b") << name;
+    if (name != "qwen2.5-0.5b" && name != "gpt2-1558m" && !name.ends_with("-tiny") && name != "llama-124m" &&
+        name != "gpt2-124m") {
       good("", {"model.preset=" + name, "parallel.tp=4", "parallel.sequence=true"});
     }
   }
@@ -27,7 +30,8 @@ TEST(Preset, EachIsValidAndDividesOverItsUsualTp) {
 
 /// Weights of the linears and embeddings, without biases, norms and positions: enough to know a model by its name.
 double billions(Model const& m) {
-  double const attention = double(m.hidden) * m.hidden * 2 + double(m.hidden) * m.kv_heads * m.head_dim() * 2;
+  double const attention =
+      double(m.hidden) * m.heads * m.head_dim() * 2 + double(m.hidden) * m.kv_heads * m.head_dim() * 2;
   double const widths = m.moe.on() ? double(m.moe.experts) * m.moe.ffn : double(m.ffn);
   double const ffn = double(m.hidden) * widths * (m.activation == Activation::swiglu ? 3 : 2);
   double const embedding = double(m.vocab_size) * m.hidden * (m.tied_embeddings ? 1 : 2);
@@ -43,7 +47,8 @@ TEST(Preset, TheNameTellsTheNumberOfParameters) {
        {Row{"gpt2-124m", 0.124}, Row{"gpt2-350m", 0.354}, Row{"gpt2-774m", 0.774}, Row{"gpt2-1558m", 1.558},
         Row{"gpt3-6.7b", 6.65}, Row{"gpt3-13b", 12.85}, Row{"gpt3-175b", 174.6}, Row{"llama-124m", 0.124},
         Row{"llama2-7b", 6.738}, Row{"llama2-13b", 13.016}, Row{"llama2-70b", 68.977}, Row{"llama3-8b", 8.030},
-        Row{"llama3-70b", 70.554}, Row{"mixtral-8x7b", 46.70}}) {
+        Row{"llama3-70b", 70.554}, Row{"mixtral-8x7b", 46.70}, Row{"mistral-nemo-12b", 12.248},
+        Row{"qwen2.5-0.5b", 0.494}, Row{"qwen2.5-7b", 7.615}}) {
     EXPECT_NEAR(billions(model_preset(row.name)) / row.billions, 1.0, 0.01) << row.name;
   }
 }

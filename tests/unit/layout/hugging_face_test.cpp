@@ -94,6 +94,20 @@ TEST(HuggingFaceLayout, MistralHasTheTensorsOfLlama) {
   EXPECT_EQ(shapes(mistral), shapes(plain));
 }
 
+TEST(HuggingFaceLayout, Qwen2HasBiasesOfQueriesKeysAndValuesAlone) {
+  auto c = llama(false);
+  c.model.qkv_bias = true, c.model.head_size = 6;
+  auto const qwen2 = make(c).layout;
+  EXPECT_EQ(qwen2.family, config::ModelFamily::qwen2);
+  auto const found = shapes(qwen2);
+  using Shape = std::vector<std::int64_t>;
+  EXPECT_EQ(found.size(), shapes(make(llama(false)).layout).size() + 2 * 3);
+  EXPECT_EQ(found.at("model.layers.0.self_attn.q_proj.bias"), (Shape{12}));
+  EXPECT_EQ(found.at("model.layers.1.self_attn.v_proj.bias"), (Shape{6}));
+  EXPECT_EQ(found.at("model.layers.1.self_attn.k_proj.weight"), (Shape{6, 8}));
+  EXPECT_EQ(found.at("model.layers.1.self_attn.o_proj.weight"), (Shape{8, 12}));
+}
+
 TEST(HuggingFaceLayout, EveryExpertHasTensorsOfItsOwn) {
   auto const mixtral = make(experts(false)).layout, qwen = make(experts(true)).layout;
   EXPECT_EQ(mixtral.family, config::ModelFamily::mixtral);

@@ -2,6 +2,7 @@
 #include "tiny_models.hpp"
 
 #include <p3d/base/error.hpp>
+#include <p3d/config/parse.hpp>
 #include <p3d/layout/params.hpp>
 #include <p3d/layout/shards.hpp>
 
@@ -60,6 +61,22 @@ TEST(ParamTable, PublishedModelSizes) {
   c.model.kv_heads = 8;
   c.model.ffn = 28672;
   EXPECT_EQ(make_param_table(c).num_parameters(), 68'976'648'192);
+}
+
+/// The numbers that the models' pages give, or that their files hold.
+TEST(ParamTable, PublishedModelsHaveTheirNumberOfParameters) {
+  struct Row {
+    char const* preset;
+    std::int64_t parameters;
+  };
+  for (auto const& row :
+       {Row{"llama3-8b", 8'030'261'248}, Row{"mixtral-8x7b", 46'702'792'704}, Row{"mistral-nemo-12b", 12'247'782'400},
+        Row{"qwen2.5-0.5b", 494'032'768}, Row{"qwen2.5-7b", 7'615'616'512}}) {
+    auto const input =
+        config::parse_text("", "t.toml", "/", {"data.format=synthetic", std::string("model.preset=") + row.preset}, 1);
+    ASSERT_TRUE(input.config) << row.preset;
+    EXPECT_EQ(make_param_table(*input.config).num_parameters(), row.parameters) << row.preset;
+  }
 }
 
 TEST(ParamTable, NamesInGlobalOrder) {
@@ -179,7 +196,7 @@ TEST(StageParams, PlacesDoNotOverlapAndFusedOnesTouch) {
       for (auto l = stages.layers(stage).begin; l < stages.layers(stage).end; ++l) {
         auto const attn = "layers." + std::to_string(l) + ".attn.", mlp = "layers." + std::to_string(l) + ".mlp.";
         for (std::string const kind : {".weight", ".bias"}) {
-          ASSERT_EQ(params.has(attn + "q" + kind), kind == ".weight" || c.model.bias);
+          ASSERT_EQ(params.has(attn + "q" + kind), kind == ".weight" || c.model.has_qkv_bias());
           if (!params.has(attn + "q" + kind)) continue;
           touches(attn + "q" + kind, attn + "k" + kind);
           touches(attn + "k" + kind, attn + "v" + kind);

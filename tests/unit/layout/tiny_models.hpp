@@ -36,8 +36,16 @@ inline config::Config tiny_llama(layout::PerAxis mesh = {}) {
   return c;
 }
 
-/// As that, with experts in layers 1 and 2: routed ones with groups and biases, and gated shared ones. Its tokens are
-/// divided over all ranks of a stage.
+/// As that, with biases of q, k and v alone, and heads wider than hidden / heads.
+inline config::Config tiny_qwen2(layout::PerAxis mesh = {}) {
+  auto c = tiny_llama(mesh);
+  c.model.qkv_bias = true;
+  c.model.head_size = 4;
+  return c;
+}
+
+/// As tiny_llama, with experts in layers 1 and 2: routed ones with groups and biases, and gated shared ones. Its tokens
+/// are divided over all ranks of a stage.
 inline config::Config tiny_moe(layout::PerAxis mesh = {}) {
   auto c = tiny_llama(mesh);
   c.model.kv_heads = 6;
@@ -52,7 +60,7 @@ inline config::Config tiny_moe(layout::PerAxis mesh = {}) {
   return c;
 }
 
-/// Both dense models on every mesh with at most 3 ranks per axis.
+/// All dense models on every mesh with at most 3 ranks per axis.
 inline std::vector<config::Config> tiny_configs() {
   std::vector<config::Config> out;
   for (int dp = 1; dp <= 3; ++dp) {
@@ -60,6 +68,7 @@ inline std::vector<config::Config> tiny_configs() {
       for (int pp = 1; pp <= 3; ++pp) {
         out.push_back(tiny_gpt({.tp = tp, .pp = pp, .dp = dp}));
         out.push_back(tiny_llama({.tp = tp, .pp = pp, .dp = dp}));
+        out.push_back(tiny_qwen2({.tp = tp, .pp = pp, .dp = dp}));
       }
     }
   }
@@ -67,8 +76,11 @@ inline std::vector<config::Config> tiny_configs() {
 }
 
 inline std::string describe(config::Config const& c) {
-  return std::string(c.model.bias ? "gpt" : "llama") + " dp=" + std::to_string(c.parallel.dp) +
-         " tp=" + std::to_string(c.parallel.tp) + " pp=" + std::to_string(c.parallel.pp);
+  return std::string(c.model.bias       ? "gpt"
+                     : c.model.qkv_bias ? "qwen2"
+                                        : "llama") +
+         " dp=" + std::to_string(c.parallel.dp) + " tp=" + std::to_string(c.parallel.tp) +
+         " pp=" + std::to_string(c.parallel.pp);
 }
 
 }  // namespace p3d::test

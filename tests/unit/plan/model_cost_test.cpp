@@ -107,6 +107,7 @@ TEST(ModelCost, MatmulWeightsAreTheSplitMatricesOfTheTable) {
       c.model.kv_heads = 8;
       c.model.activation = config::Activation::swiglu;
       c.model.tied_embeddings = false;
+      c.model.head_size = c.model.hidden / c.model.heads + 6;
     }
     auto const table = layout::make_param_table(c);
     std::int64_t sum = 0;

@@ -44,6 +44,25 @@ TEST(CheckpointMatch, DocumentsOfAnOlderProgramAreWholeDocuments) {
             "the input");
 }
 
+/// Keys that are younger than the file have the values that followed from its other keys.
+TEST(CheckpointMatch, OlderFilesHaveHeadsOfHiddenOverHeadsAndOneKindOfBias) {
+  auto const plain = input({"model.hidden=48", "model.heads=4", "model.bias=false"});
+  auto header = run::checkpoint_header(plain, 5, 7, "", {}, {});
+  auto const lines = [&](config::Config const& here) {
+    return fmt::format("{}", fmt::join(run::compare(header, here, config::Load::all, 7, {}).forbidden, "\n"));
+  };
+  for (std::string const key : {"\nhead_dim = 12\n", "\nqkv_bias = false\n"}) {
+    auto const at = header.input.find(key);
+    ASSERT_NE(at, std::string::npos) << header.input;
+    header.input.erase(at, key.size() - 1);
+  }
+  EXPECT_EQ(lines(plain), "");
+  EXPECT_EQ(lines(input({"model.hidden=48", "model.heads=4", "model.bias=false", "model.head_dim=10"})),
+            "model.head_dim: 12 in the checkpoint, 10 in the input");
+  EXPECT_EQ(lines(input({"model.hidden=48", "model.heads=4", "model.bias=false", "model.qkv_bias=true"})),
+            "model.qkv_bias: false in the checkpoint, true in the input");
+}
+
 TEST(CheckpointMatch, CountsTokensOfShortSamples) {
   auto const fixed = input({"data.shuffle=whole_documents"}),
              variable = input({"data.shuffle=whole_documents", "batch.variable=true"});

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The config.json files of published models, as far as they say what is computed, and their variations.
+
+#include <nlohmann/json.hpp>
+
+#include <utility>
+
+namespace p3d::config::test {
+
+using Json = nlohmann::json;
+
+inline Json gpt2() {
+  return {{"model_type", "gpt2"}, {"vocab_size", 50257}, {"n_positions", 1024}, {"n_embd", 768},
+          {"n_layer", 12},        {"n_head", 12},        {"n_inner", nullptr},  {"activation_function", "gelu_new"},
+          {"resid_pdrop", 0.1},   {"embd_pdrop", 0.1},   {"attn_pdrop", 0.1},   {"layer_norm_epsilon", 1e-5}};
+}
+inline Json llama() {
+  return {{"model_type", "llama"},
+          {"vocab_size", 128256},
+          {"max_position_embeddings", 131072},
+          {"hidden_size", 4096},
+          {"intermediate_size", 14336},
+          {"num_hidden_layers", 32},
+          {"num_attention_heads", 32},
+          {"num_key_value_heads", 8},
+          {"hidden_act", "silu"},
+          {"rms_norm_eps", 1e-5},
+          {"tie_word_embeddings", false},
+          {"rope_theta", 500000.0},
+          {"attention_bias", false},
+          {"mlp_bias", false}};
+}
+inline Json with(Json file, char const* key, Json value) {
+  file[key] = std::move(value);
+  return file;
+}
+inline Json without(Json file, char const* key) {
+  file.erase(key);
+  return file;
+}
+/// As Mistral-7B-v0.1.
+inline Json mistral() {
+  return {{"model_type", "mistral"},     {"vocab_size", 32000},        {"max_position_embeddings", 32768},
+          {"hidden_size", 4096},         {"intermediate_size", 14336}, {"num_hidden_layers", 32},
+          {"num_attention_heads", 32},   {"num_key_value_heads", 8},   {"hidden_act", "silu"},
+          {"rms_norm_eps", 1e-5},        {"rope_theta", 10000.0},      {"sliding_window", 4096},
+          {"tie_word_embeddings", false}};
+}
+
+/// As Mixtral-8x7B-v0.1.
+inline Json mixtral() {
+  auto file = with(with(mistral(), "model_type", "mixtral"), "sliding_window", nullptr);
+  file.update({{"rope_theta", 1e6},
+               {"num_local_experts", 8},
+               {"num_experts_per_tok", 2},
+               {"output_router_logits", false},
+               {"router_aux_loss_coef", 0.02}});
+  return file;
+}
+/// Qwen1.5-MoE-A2.7B, but for the biases of its attention.
+inline Json qwen2_moe() {
+  return {{"model_type", "qwen2_moe"},
+          {"vocab_size", 151936},
+          {"max_position_embeddings", 8192},
+          {"hidden_size", 2048},
+          {"intermediate_size", 5632},
+          {"num_hidden_layers", 24},
+          {"num_attention_heads", 16},
+          {"num_key_value_heads", 16},
+          {"hidden_act", "silu"},
+          {"rms_norm_eps", 1e-6},
+          {"rope_theta", 1000000.0},
+          {"use_sliding_window", false},
+          {"sliding_window", 32768},
+          {"max_window_layers", 21},
+          {"decoder_sparse_step", 1},
+          {"moe_intermediate_size", 1408},
+          {"shared_expert_intermediate_size", 5632},
+          {"num_experts_per_tok", 4},
+          {"num_experts", 60},
+          {"norm_topk_prob", false},
+          {"qkv_bias", false},
+          {"tie_word_embeddings", false}};
+}
+/// As Mistral-Nemo-Base-2407: heads of 128 where hidden / heads is 160.
+inline Json nemo() {
+  auto file = mistral();
+  file.update({{"vocab_size", 131072},
+               {"max_position_embeddings", 131072},
+               {"hidden_size", 5120},
+               {"num_hidden_layers", 40},
+               {"head_dim", 128},
+               {"rope_theta", 1000000.0},
+               {"sliding_window", nullptr}});
+  return file;
+}
+/// As Qwen2.5-0.5B.
+inline Json qwen2() {
+  return {{"model_type", "qwen2"},      {"vocab_size", 151936},        {"max_position_embeddings", 32768},
+          {"hidden_size", 896},         {"intermediate_size", 4864},   {"num_hidden_layers", 24},
+          {"num_attention_heads", 14},  {"num_key_value_heads", 2},    {"hidden_act", "silu"},
+          {"rms_norm_eps", 1e-6},       {"rope_theta", 1000000.0},     {"sliding_window", 32768},
+          {"max_window_layers", 24},    {"use_sliding_window", false}, {"use_mrope", false},
+          {"tie_word_embeddings", true}};
+}
+
+}  // namespace p3d::config::test
