@@ -14,6 +14,8 @@ def precision(f):
         for name in ("gradients", "moments", "reduction", "pipeline"):
             f.keys[f"precision.{name}"] = kind
         return
+    if kind == "fp16" and d.chance(0.2):
+        f.set(precision__pipeline=kind)
     narrow = {"fp64": (), "fp32": ("moments", "reduction", "pipeline", "host"),
               "bf16": ("moments", "gradients", "stochastic", "reduction", "host"),
               "fp16": ("moments", "scale", "scale", "scale")}[kind]
