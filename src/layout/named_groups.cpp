@@ -14,6 +14,7 @@ namespace {
 
 std::vector<NamedGroup> make_named_groups() {
   std::vector<NamedGroup> groups;
+  groups.reserve(all_axes.size() + 9);
   for (auto a : all_axes) groups.push_back({name(a), a});
   groups.push_back({"mp", dense_axes.minus(token_axes)});
   groups.push_back({"dp_cp", token_axes});

@@ -90,7 +90,7 @@ std::string to_svg(std::vector<plan::PlannedLayout> const& layouts, std::string 
     y += bar + gap;
   }
   for (std::size_t i = 0; i < all.size(); ++i) {
-    double const x = margin + (i % 2 == 0 ? 0 : 330), at = bottom + 2.5 * line + static_cast<double>(i / 2) * line;
+    double const x = margin + (i % 2 == 0 ? 0 : 330), at = bottom + (2.5 + static_cast<double>(i / 2)) * line;
     out += fmt::format(
         "<rect x=\"{:.0f}\" y=\"{:.1f}\" width=\"12\" height=\"12\" fill=\"{}\"/><text x=\"{:.0f}\" "
         "y=\"{:.1f}\">{}</text>\n",

@@ -335,7 +335,7 @@ private:
       // Its bound was quicker than the last layout that is wanted, and the simulation says that it is not.
       if (time.seconds() >= seconds_of_last()) return true;
       auto few = *parsed.config;
-      few.batch.microbatches = std::min<std::int64_t>(few.batch.microbatches, 2 * few.parallel.pp);
+      few.batch.microbatches = std::min<std::int64_t>(few.batch.microbatches, 2 * std::int64_t{few.parallel.pp});
       few.batch.global = few.batch.microbatches * few.batch.micro * few.parallel.dp;
       double bytes = predicted_bytes(few, cluster_);
       if (bytes <= cluster_.device.memory && few.batch.microbatches < parsed.config->batch.microbatches)
