@@ -63,6 +63,7 @@ TEST(TryAttention, SaysWhyALibraryRefuses) {
   Using const library(std::make_shared<test::FusedLoops<device::bfloat16>>());
   auto c = small();
   c.model.hidden = 4 * 72;
+  c.model.head_size = 72;
   auto const trial = report::try_attention<Bf16>(c);
   EXPECT_FALSE(trial.taken);
   EXPECT_EQ(trial.refusal, "no more than 64");
