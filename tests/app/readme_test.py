@@ -51,6 +51,8 @@ RUN = {
     "p3d schedule simulate inputs/llama3-8b.toml --ranks 64 --flops 1e14 --bandwidth 2.5e10": (
         "data.path={source}/LICENSE", ()),
     f"p3d schedule compare {TINY} --unit --svg all.svg": ("", ("all.svg",)),
+    "mpiexec -n 4 p3d inputs/gpt2-tiny.toml parallel.layout=auto plan.cluster=inputs/clusters/epyc.toml": (
+        QUICK + " run.output_dir=chosen", ("chosen/metrics.csv",)),
     f"mpiexec -n 4 p3d {TINY} run.trace=true": (
         QUICK + " run.steps=4 run.output_dir=traced",
         tuple(f"traced/{name}" for name in ("trace.svg", "trace.json", "costs.csv"))),
