@@ -94,6 +94,8 @@ std::vector<Field> const& fields() {
       number(
           "device", "permute_share", part, [](Cluster & c, Level&) -> auto& { return c.device.permute_share; }),
       number(
+          "device", "half_rate", any, [](Cluster & c, Level&) -> auto& { return c.device.half_rate; }),
+      number(
           "device", "launch", any, [](Cluster & c, Level&) -> auto& { return c.device.launch; }),
       number(
           "gemm", "best", part, [](Cluster & c, Level&) -> auto& { return c.gemm.best; }),

@@ -70,8 +70,8 @@ double gemm_seconds(config::Cluster const& cluster, GemmType type, double m, dou
 
 double memory_seconds(config::Cluster const& cluster, double bytes, double each) {
   if (bytes <= 0) return 0;
-  constexpr double short_array = 1e6;
-  return bytes / (cluster.device.bandwidth * cluster.device.bandwidth_share) * (1 + short_array / std::max(each, 1.0));
+  return bytes / (cluster.device.bandwidth * cluster.device.bandwidth_share) *
+         (1 + cluster.device.half_rate / std::max(each, 1.0));
 }
 
 double all_reduce_seconds(config::Cluster const& cluster, RankGroup group, double bytes) {

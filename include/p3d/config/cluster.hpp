@@ -28,6 +28,7 @@ struct Device {
   double bandwidth = 0;           ///< bytes per second of the memory, as the maker states it
   double bandwidth_share = 0.85;  ///< the part of it that long kernels reach
   double permute_share = 0.19;    ///< the part that kernels reach which sort the rows of experts
+  double half_rate = 1e6;         ///< bytes of the arrays whose kernels reach half of that; longer ones reach more
   double launch = 8e-6;           ///< seconds from the launch of one kernel to that of the next, at least
 };
 
