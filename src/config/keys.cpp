@@ -102,21 +102,9 @@ void add_model(std::vector<Key>& table) {
   auto presets = preset_names();
   presets.insert(presets.begin(), "");
   s.name("preset", &Model::preset, presets, "a known model to start from; the other keys of [model] override it");
-  s.add(
-      "load", "string: \"\" | a folder, relative to the input file",
-      "a model in Hugging Face form (config.json, model.safetensors): the other keys of [model] come from it, and the "
-      "weights at step 0",
-      "\"\"",
-      [](toml::node const& node, std::string const& folder, Config& config) {
-        std::string path;
-        auto mismatch = read_string(node, true, path);
-        if (!mismatch) config.model.load = path.empty() ? "" : absolute_path(path, folder);
-        return mismatch;
-      },
-      [](Config const& config) {
-        auto const& path = config.model.load;
-        return toml_string(path.empty() ? "" : absolute_path(path, ""));
-      });
+  s.input_path("load", &Model::load, "string: \"\" | a folder, relative to the input file",
+               "a model in Hugging Face form (config.json, model.safetensors): the other keys of [model] come from it, "
+               "and the weights at step 0");
   s.integer("vocab_size", &Model::vocab_size, {1, limits::width}, "tokens in the vocabulary");
   s.integer("hidden", &Model::hidden, {1, limits::hidden},
             "width of the residual stream; a multiple of heads unless head_dim is given");
@@ -434,21 +422,9 @@ void add_sample(std::vector<Key>& table) {
 
 void add_plan(std::vector<Key>& table) {
   Section<Planning> s(table, "plan", &Config::plan);
-  s.add(
-      "cluster", "string: \"\" | a file, relative to the input file",
-      "the machine (docs/plan.md): the end of a run compares the time of a step with what was predicted for it; "
-      "parallel.layout = \"auto\" chooses by it",
-      "\"\"",
-      [](toml::node const& node, std::string const& folder, Config& config) {
-        std::string path;
-        auto mismatch = read_string(node, true, path);
-        if (!mismatch) config.plan.cluster = path.empty() ? "" : absolute_path(path, folder);
-        return mismatch;
-      },
-      [](Config const& config) {
-        auto const& path = config.plan.cluster;
-        return toml_string(path.empty() ? "" : absolute_path(path, ""));
-      });
+  s.input_path("cluster", &Planning::cluster, "string: \"\" | a file, relative to the input file",
+               "the machine (docs/plan.md): the end of a run compares the time of a step with what was predicted for "
+               "it; parallel.layout = \"auto\" chooses by it");
   s.choice("kernels", &Planning::kernels, "the generation of software that predictions assume (docs/plan.md)");
 }
 

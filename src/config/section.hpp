@@ -87,6 +87,23 @@ public:
         [=](Config const& config) { return toml_string(absolute_path(std::invoke(section, config).*member, "")); });
   }
 
+  /// Adds a folder or file to read, "" for none; relative to the input file, in an override to the current directory.
+  void input_path(char const* key, std::string S::*member, char const* type, char const* help) {
+    auto const section = section_;
+    add(
+        key, type, help, "\"\"",
+        [=](toml::node const& node, std::string const& folder, Config& config) {
+          std::string path;
+          auto mismatch = read_string(node, true, path);
+          if (!mismatch) std::invoke(section, config).*member = path.empty() ? "" : absolute_path(path, folder);
+          return mismatch;
+        },
+        [=](Config const& config) {
+          auto const& path = std::invoke(section, config).*member;
+          return toml_string(path.empty() ? "" : absolute_path(path, ""));
+        });
+  }
+
   /// Adds a text that is one of a list.
   void name(char const* key, std::string S::*member, std::vector<std::string> const& choices, char const* help) {
     auto const section = section_;
