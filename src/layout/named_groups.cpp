@@ -67,9 +67,9 @@ AxisSet group_axes(std::string_view name) {
 
 RankGrid grid_of(PerAxis sizes, int num_ranks, std::string_view order) {
   sizes.dp = rest(num_ranks, "ranks", sizes, dense_axes.minus(Axis::dp));
-  int stage = 1;
-  for (auto a : stage_axes.list()) stage *= sizes[a];
-  sizes.edp = rest(stage, "ranks of a pipeline stage", sizes, expert_axes.minus(Axis::edp));
+  // The product divides num_ranks, so it is an int.
+  sizes.edp = rest(static_cast<int>(sizes.product(stage_axes)), "ranks of a pipeline stage", sizes,
+                   expert_axes.minus(Axis::edp));
   return RankGrid(sizes, order.empty() ? dense_axes.list() : parse_order(order));
 }
 
