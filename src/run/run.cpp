@@ -330,8 +330,11 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   if (ceiling > 0.0 && !step_seconds.empty())
     base::log_root(
         report::describe_mfu(c, world.size(), summary.median_step_s, ceiling, summary.recomputed_flops_per_step));
-  if (auto const graded = plan::grade_step(c, summary.median_step_s); !graded.empty() && world.rank() == 0)
-    base::log_root(graded);
+  if (world.rank() == 0) {
+    std::string graded;
+    io::apart([&] { graded = plan::grade_step(c, summary.median_step_s); });  // reads the cluster file
+    if (!graded.empty()) base::log_root(graded);
+  }
   if (memory_before > 0.0 && memory_now > 0.0)
     base::log_root(report::grade_memory(summary.memory_predicted, memory_before, memory_now, world.size()));
   base::log_root(to_table(phases));
