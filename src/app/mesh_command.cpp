@@ -159,10 +159,7 @@ int mesh_command(int argc, char** argv) {
   if (auto const code = parse_words(app, argc, argv)) return *code;
   if (launcher_rank() != 0) return 0;
 
-  std::string input;
-  std::vector<std::string> overrides;
-  for (auto const& word : words)
-    (word.find('=') == std::string::npos && input.empty() ? input : overrides.emplace_back()) = word;
+  auto const [input, overrides] = input_words(words);
   auto const result = config::parse_file(input, overrides, ranks, config::Purpose::layout);
   if (!result.config) {
     std::cerr << config::format(result.errors) << std::flush;

@@ -112,7 +112,8 @@ int run(config::Config const& config, config::Cluster const& cluster, plan::Kern
     listed = std::move(result.layouts);
     auto const& best = listed.front();
     std::cout << layout_table(listed, cluster) << left_out(result) << '\n'
-              << plan::describe(best.config, cluster, best.time) << plan::sensitivity(best.config, cluster, kernels);
+              << plan::describe(best.config, cluster, best.time, best.bytes)
+              << plan::sensitivity(best.config, cluster, kernels);
     print_what_if(config, cluster, kernels, options, wanted, best.time.seconds());
     auto const close = std::count_if(listed.begin(), listed.end(),
                                      [&](auto const& l) { return l.time.seconds() <= 1.02 * best.time.seconds(); });
@@ -168,10 +169,7 @@ int plan_command(int argc, char** argv) {
   if (as_is && (wanted.ranks.size() > 1 || !wanted.what_if.empty()))
     throw wrong_words("--as-is with one number of ranks and the cluster as it is",
                       wanted.what_if.empty() ? "several --ranks" : "--what-if", "remove one of the two options");
-  std::string input;
-  std::vector<std::string> overrides;
-  for (auto const& word : words)
-    (word.find('=') == std::string::npos && input.empty() ? input : overrides.emplace_back()) = word;
+  auto [input, overrides] = input_words(words);
   for (auto const& word : fixed) {
     auto const& keys = config::layout_keys();
     options.fixed.push_back(word.substr(0, word.find('=')));
@@ -193,8 +191,8 @@ int plan_command(int argc, char** argv) {
   }
   result.config = engine::choose_memory(*result.config).config;
   plan::PlannedLayout const own{*result.config, plan::predict_step(*result.config, *cluster.cluster, generation),
-                                plan::predicted_bytes(*result.config, *cluster.cluster)};
-  std::cout << plan::describe(own.config, *cluster.cluster, own.time)
+                                plan::predicted_bytes(*result.config)};
+  std::cout << plan::describe(own.config, *cluster.cluster, own.time, own.bytes)
             << plan::sensitivity(own.config, *cluster.cluster, generation) << std::flush;
   if (!wanted.csv.empty()) write_file(wanted.csv, layout_csv({own}, *cluster.cluster), "--csv");
   if (!wanted.svg.empty()) write_file(wanted.svg, page::to_svg({own}, cluster.cluster->name), "--svg");

@@ -18,7 +18,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iostream>
 #include <map>
 
@@ -82,7 +81,7 @@ int grade(std::string const& path, std::string const& clusters, std::string cons
     plan::Graded g{.problem = plan::problem_of(row), .measured = row.measured};
     try {
       if (row.bytes) {
-        g.predicted = plan::predicted_bytes(row.config, cluster);
+        g.predicted = plan::predicted_bytes(row.config);
         g.low = g.predicted * 0.97;
         g.high = g.predicted * 1.03;
         bytes = true;
@@ -137,13 +136,7 @@ int grade(std::string const& path, std::string const& clusters, std::string cons
       "three: the best of the three predicted best.\n";
   if (verbose) text += "\nproblem, layouts, tau, regret, regret of three\n" + each;
   std::cout << text << std::flush;
-  if (csv.empty()) return 0;
-  std::ofstream file(csv, std::ios::binary);
-  file << table << std::flush;
-  if (!file)
-    base::refuse("a file to write", fmt::format("{} cannot be written", csv), "--csv",
-                 "name a file in a folder that is "
-                 "there");
+  if (!csv.empty()) write_file(csv, table, "--csv");
   return 0;
 }
 

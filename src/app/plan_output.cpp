@@ -12,8 +12,6 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
-
 namespace p3d::app {
 namespace {
 
@@ -84,14 +82,6 @@ std::string layout_csv(std::vector<plan::PlannedLayout> const& layouts, config::
     text += base::csv_row(row);
   }
   return text;
-}
-
-void write_file(std::string const& path, std::string const& text, char const* option) {
-  std::ofstream file(path, std::ios::binary);
-  file << text << std::flush;
-  if (!file)
-    base::refuse("a file to write", fmt::format("{} cannot be written", path), option,
-                 "name a file in a folder that is there");
 }
 
 config::Cluster changed(config::Cluster cluster, std::string const& change) {

@@ -18,9 +18,6 @@ std::string scaling_table(std::vector<plan::PlannedLayout> const& layouts, confi
 /// keys are those of `p3d plan grade`, so that the file can take measured times, too.
 std::string layout_csv(std::vector<plan::PlannedLayout> const& layouts, config::Cluster const& cluster);
 
-/// Writes a file that an option names. Refuses where it cannot be written.
-void write_file(std::string const& path, std::string const& text, char const* option);
-
 /// A cluster of which constants were changed: "level2.bandwidth=2x" or "device.memory=1.4e11".
 config::Cluster changed(config::Cluster cluster, std::string const& change);
 

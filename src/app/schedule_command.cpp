@@ -25,7 +25,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iostream>
 
 namespace p3d::app {
@@ -56,13 +55,7 @@ constexpr char const* schedule_footer =
 /// Writes a file and tells so; an empty path writes nothing.
 void write(std::string const& path, std::string const& content) {
   if (path.empty()) return;
-  std::ofstream file(path, std::ios::binary);
-  file << content << std::flush;
-  if (!file)
-    base::refuse({.expected = "a file to write",
-                  .found = path + " cannot be written",
-                  .where = "command line",
-                  .fix = "choose another path"});
+  write_file(path, content, "command line");
   std::cout << "written: " << path << '\n';
 }
 
@@ -303,10 +296,7 @@ int schedule_command(int argc, char** argv) {
     std::cout << schedule::passes_text();
     return 0;
   }
-  std::string input;
-  std::vector<std::string> overrides;
-  for (auto const& word : o.words)
-    (word.find('=') == std::string::npos && input.empty() ? input : overrides.emplace_back()) = word;
+  auto const [input, overrides] = input_words(o.words);
   auto const result = plan::parse_planned_file(input, overrides, o.ranks).result;
   if (!result.config) {
     std::cerr << config::format(result.errors) << std::flush;

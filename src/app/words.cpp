@@ -15,6 +15,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -77,6 +78,19 @@ std::optional<int> parse_words(CLI::App& app, int argc, char** argv) {
     throw wrong_words(fmt::format("the words that {} takes", name_of(app)), found,
                       fmt::format("{} --help lists them", name_of(app)));
   }
+}
+
+InputWords input_words(std::vector<std::string> const& words) {
+  InputWords out;
+  for (auto const& word : words)
+    (word.find('=') == std::string::npos && out.input.empty() ? out.input : out.overrides.emplace_back()) = word;
+  return out;
+}
+
+void write_file(std::string const& path, std::string const& content, std::string const& where) {
+  std::ofstream file(path, std::ios::binary);
+  file << content << std::flush;
+  if (!file) base::refuse("a file to write", path + " cannot be written", where, "choose another path");
 }
 
 std::optional<double> read_number(std::string_view word, double least, double most) {

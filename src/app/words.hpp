@@ -40,6 +40,16 @@ std::vector<std::string> reversed_words(int argc, char const* const* argv);
 /// rank reports by throwing the error.
 std::optional<int> parse_words(CLI::App& app, int argc, char** argv);
 
+/// An input file and overrides of its keys, in any order: the first word without '=' is the file; "" without one.
+struct InputWords {
+  std::string input;
+  std::vector<std::string> overrides;
+};
+InputWords input_words(std::vector<std::string> const& words);
+
+/// Writes a file that the command line names at `where`. Refuses where it cannot be written.
+void write_file(std::string const& path, std::string const& content, std::string const& where);
+
 /// Reads a finite number from `least` to `most`; nothing for other words, such as nan, inf, or a number with letters
 /// behind it.
 std::optional<double> read_number(std::string_view word, double least, double most);

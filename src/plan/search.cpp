@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Predicts every layout that the sizes allow, then checks the quickest ones until enough fit. A check costs a thousand
-// times as much as a prediction, so a bound of the memory comes before it: state, and six numbers of each token and
-// layer in flight, that no layout avoids. Example: 8 B parameters in bf16 with AdamW on 8 ranks of 80 GB need 18 bytes
+// times as much as a prediction, so a bound of the memory comes before it: state, and the activations of the layers and
+// microbatches in flight. Example: 8 B parameters in bf16 with AdamW on 8 ranks of 80 GB need 18 bytes
 // a parameter, 144 GB, so layouts with tp pp = 1 and whole states are left out without a check.
 #include <p3d/plan/search.hpp>
 
@@ -21,6 +21,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -54,7 +55,6 @@ struct Pipeline {
   int virtual_stages = 0;
   bool vocabulary = false;  ///< pipeline.vocab_parallel
   auto key() const { return std::tuple(order, virtual_stages, vocabulary); }
-  bool simulated() const { return vocabulary || order == Order::zb_h1 || order == Order::zb_v; }
 };
 
 /// A layout as numbers; small, since there may be a million of them.
@@ -93,9 +93,9 @@ public:
 private:
   void check_all(bool simulated) {
     for (auto const& c : all_) {
-      if (c.seconds >= seconds_of_last()) break;
-      if (c.pipeline.simulated() != simulated) continue;
+      if (c.seconds >= seconds_of_last_) break;
       auto const& config = with(c);
+      if (StepPredictor::simulates(config) != simulated) continue;
       double const least = least_bytes(config);
       if (least > cluster_.device.memory || needs_more_than_a_rejected_one(c)) {
         reject("memory");
@@ -333,19 +333,20 @@ private:
     try {
       auto const time = predictor_.predict(*parsed.config);
       // Its bound was quicker than the last layout that is wanted, and the simulation says that it is not.
-      if (time.seconds() >= seconds_of_last()) return true;
+      if (time.seconds() >= seconds_of_last_) return true;
       auto few = *parsed.config;
       few.batch.microbatches = std::min<std::int64_t>(few.batch.microbatches, 2 * std::int64_t{few.parallel.pp});
       few.batch.global = few.batch.microbatches * few.batch.micro * few.parallel.dp;
-      double bytes = predicted_bytes(few, cluster_);
+      double bytes = predicted_bytes(few);
       if (bytes <= cluster_.device.memory && few.batch.microbatches < parsed.config->batch.microbatches)
-        bytes = predicted_bytes(*parsed.config, cluster_);
+        bytes = predicted_bytes(*parsed.config);
       if (bytes > cluster_.device.memory) {
         reject("memory");
         if (result_.least_bytes == 0 || bytes < result_.least_bytes) result_.least_bytes = bytes;
         return false;
       }
       result_.layouts.push_back({std::move(*parsed.config), time, bytes});
+      seconds_of_last_ = seconds_of_last();
     } catch (base::Error const& e) {
       reject("plan of " + (e.text().where.empty() ? std::string("the run") : e.text().where));
     }
@@ -364,8 +365,22 @@ private:
   /// batch.micro and memory.recompute of layouts that were too large, by the rest of the layout.
   std::map<Candidate::States, std::vector<std::pair<std::int64_t, Recompute>>> too_large_;
   int checked_ = 0;
+  double seconds_of_last_ = std::numeric_limits<double>::infinity();  ///< seconds_of_last() of the layouts so far
   SearchResult result_;
 };
+
+/// The quickest layout on the least of 2, 4, 8, ... times as many ranks on which one fits; nothing where none does.
+std::optional<PlannedLayout> fits_more_ranks(Config const& config, config::Cluster const& cluster,
+                                             KernelGeneration const& kernels, SearchOptions options) {
+  options.top = 1;
+  for (options.ranks *= 2; options.ranks <= most_ranks; options.ranks *= 2) try {
+      auto result = Search(config, cluster, kernels, options).run();
+      if (!result.layouts.empty()) return std::move(result.layouts.front());
+    } catch (base::Error const&) {
+      // No layout of so many ranks divides the batch; more may.
+    }
+  return std::nullopt;
+}
 
 }  // namespace
 
@@ -403,18 +418,6 @@ std::vector<std::string> layout_overrides(Config const& c) {
     out.push_back(fmt::format("memory.recompute={}", base::to_string(c.memory.recompute)));
   out.push_back(fmt::format("memory.shard={}", base::to_string(c.memory.shard)));
   return out;
-}
-
-std::optional<PlannedLayout> fits_more_ranks(Config const& config, config::Cluster const& cluster,
-                                             KernelGeneration const& kernels, SearchOptions options) {
-  options.top = 1;
-  for (options.ranks *= 2; options.ranks <= most_ranks; options.ranks *= 2) try {
-      auto result = search_layouts(config, cluster, kernels, options);
-      if (!result.layouts.empty()) return std::move(result.layouts.front());
-    } catch (base::Error const&) {
-      // No layout of so many ranks divides the batch; more may.
-    }
-  return std::nullopt;
 }
 
 SearchResult require_layouts(Config const& config, config::Cluster const& cluster, KernelGeneration const& kernels,

@@ -35,14 +35,14 @@ double operations_of_rank(config::Config const& c) {
   return (flops_per_token(c) + remade) * static_cast<double>(c.batch.global * c.model.seq_len) / c.num_ranks();
 }
 
-double predicted_bytes(config::Config const& config, config::Cluster const&) {
+double predicted_bytes(config::Config const& config) {
   auto const plan = make_run_plan(config, Platform{.gpu = true, .device_form = true, .host_reaches_views = false});
   double most = 0;
   for (auto const& m : plan.memory) most = std::max(most, static_cast<double>(m.total()));
   return most;
 }
 
-std::string describe(config::Config const& c, config::Cluster const& cluster, StepTime const& time) {
+std::string describe(config::Config const& c, config::Cluster const& cluster, StepTime const& time, double bytes) {
   double const seconds = time.seconds();
   auto const tokens = static_cast<double>(c.batch.global * c.model.seq_len);
   double const ceiling = cluster.peak(c.run.precision);
@@ -51,7 +51,6 @@ std::string describe(config::Config const& c, config::Cluster const& cluster, St
       fmt::format("Step on {} ranks of {}: {:.4g} s ({:.4g} to {:.4g}), {} tokens/s, MFU {:.1f} %, HFU {:.1f} %\n",
                   c.num_ranks(), cluster.name, seconds, time.low, time.high, base::human_count(tokens / seconds),
                   share(model_flops_per_step(c) / c.num_ranks()), share(operations_of_rank(c)));
-  double const bytes = predicted_bytes(c, cluster);
   text += fmt::format("Memory of the rank that has most: {} of {}{}\n", base::human_bytes(bytes),
                       base::human_bytes(cluster.device.memory), bytes > cluster.device.memory ? ": too much" : "");
   if (cluster.rank_hour > 0)

@@ -99,9 +99,6 @@ private:
   double stream_seconds(double bytes) const {
     return bytes / (cluster_.device.bandwidth * cluster_.device.bandwidth_share);
   }
-  bool has_formula() const {
-    return (c_.pipeline.schedule == "1f1b" || c_.pipeline.schedule == "interleaved_1f1b") && !c_.divides_vocabulary();
-  }
   bool shards(config::Shard shard) const { return c_.memory.shard == shard && c_.parallel.dp > 1; }
   /// The seconds that launches add to so much work.
   double added(double work, double launches) const;
@@ -454,7 +451,7 @@ double StepModel::sum(Layers const& layers, Of const& of) const {
 double StepModel::bubble_seconds(double longest, double all, double head, double embedding) const {
   auto const& p = c_.parallel;
   int const chunks = std::max(1, c_.pipeline.virtual_stages);
-  if (has_formula()) return (all - longest) / chunks;
+  if (!StepPredictor::simulates(c_)) return (all - longest) / chunks;
   // Microbatches beyond those that fill the pipeline add no bubble.
   auto few = c_;
   few.batch.microbatches = std::min<std::int64_t>(few.batch.microbatches, 2 * std::int64_t{p.pp});
@@ -546,7 +543,9 @@ StepTime StepModel::predict(bool simulated) {
   add(P::launches, [&](auto const& t) { return passes * t.forward.launches + t.backward.launches; });
   add(P::weights, [](auto const& t) { return t.gathers; });
   out[P::head] = n * (longest_seconds - sum(longest, [](auto const& t) { return t.seconds(); }));
-  if (p.pp > 1) out[P::bubble] = simulated || has_formula() ? bubble_seconds(longest_seconds, all, head, embedding) : 0;
+  if (p.pp > 1)
+    out[P::bubble] =
+        simulated || !StepPredictor::simulates(c_) ? bubble_seconds(longest_seconds, all, head, embedding) : 0;
   out[P::messages] = (n * messages + 2 * (p.pp - 1)) * message;
   if (shards(config::Shard::parameters)) {
     double const whole = m.tied_embeddings ? vocabulary_ * width_ : 2 * vocabulary_ * width_;
@@ -576,6 +575,12 @@ StepTime StepModel::predict(bool simulated) {
 StepPredictor::StepPredictor(config::Cluster const& cluster, KernelGeneration const& kernels)
     : cluster_(cluster), kernels_(kernels), memory_(std::make_unique<Memory>()) {}
 StepPredictor::~StepPredictor() = default;
+
+bool StepPredictor::simulates(config::Config const& config) {
+  auto const& schedule = config.pipeline.schedule;
+  return config.parallel.pp > 1 &&
+         (config.divides_vocabulary() || (schedule != "1f1b" && schedule != "interleaved_1f1b"));
+}
 
 StepTime StepPredictor::predict(config::Config const& config) {
   return StepModel(config, cluster_, kernels_, *memory_).predict(true);

@@ -230,7 +230,7 @@ PLAN = [
     ("step_time.cpp", "std::hypot(0.18, 0.12 * bound)", "std::hypot(0.18, 0.12)", "unit_plan"),
     ("search.cpp", "if (bytes > cluster_.device.memory) {", "if (false) {", "unit_plan"),
     ("search.cpp", "l.time.seconds() <= seconds && l.bytes <= bytes", "l.time.seconds() <= seconds", "unit_plan"),
-    ("search.cpp", "if (time.seconds() >= seconds_of_last()) return true;", "return true;", "unit_plan"),
+    ("search.cpp", "if (time.seconds() >= seconds_of_last_) return true;", "return true;", "unit_plan"),
     ("search.cpp", "small.first <= c.micro && small.second >= c.recompute", "small.first <= c.micro", "unit_plan"),
     ("search.cpp", "microbatches % pp == 0", "true", "unit_plan"),
     ("search.cpp", "out.parallel.sequence = c.tp > 1;", "out.parallel.sequence = false;", "unit_plan"),

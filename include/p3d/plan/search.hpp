@@ -13,7 +13,6 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,10 +47,6 @@ struct SearchResult {
 /// of anything. Throws base::Error (bad_input) where the number of ranks or the batch allows no layout at all.
 SearchResult search_layouts(config::Config const& config, config::Cluster const& cluster,
                             KernelGeneration const& kernels, SearchOptions const& options);
-
-/// The quickest layout on the least of 2, 4, 8, ... times as many ranks on which one fits; nothing where none does.
-std::optional<PlannedLayout> fits_more_ranks(config::Config const& config, config::Cluster const& cluster,
-                                             KernelGeneration const& kernels, SearchOptions options);
 
 /// search_layouts(), but throws base::Error (bad_input) where no layout fits: with the least memory that one needs, and
 /// the least number of ranks on which one fits.

@@ -64,6 +64,8 @@ public:
   /// Predicts the step of a checked input. Throws base::Error (bad_input) where the device has no rate for
   /// run.precision.
   StepTime predict(config::Config const& config);
+  /// True where the bubble of the input's pipeline has no formula: predict() simulates its program.
+  static bool simulates(config::Config const& config);
   /// The step, or less: of a pipeline that would be simulated the step without its bubble.
   double least(config::Config const& config);
   /// Parameters of the layers of a rank of the first pipeline coordinate.
@@ -88,14 +90,15 @@ StepTime predict_step(config::Config const& config, config::Cluster const& clust
 /// Operations of a rank in a step, in the mean, with those of remade activations.
 double operations_of_rank(config::Config const& config);
 
-/// Memory of the rank that has most, in bytes: what `p3d --check` predicts, on a device of that cluster.
-double predicted_bytes(config::Config const& config, config::Cluster const& cluster);
+/// Memory of the rank that has most, in bytes: what `p3d --check` predicts on a GPU.
+double predicted_bytes(config::Config const& config);
 
 /// In words, by how much the step gets shorter per 1 % of each constant of the cluster: what to buy. The five constants
 /// that matter most.
 std::string sensitivity(config::Config const& config, config::Cluster const& cluster, KernelGeneration const& kernels);
 
 /// The prediction in words: the step with its interval, tokens/s, MFU and HFU, memory, and a line for each part.
-std::string describe(config::Config const& config, config::Cluster const& cluster, StepTime const& time);
+/// `bytes`: predicted_bytes().
+std::string describe(config::Config const& config, config::Cluster const& cluster, StepTime const& time, double bytes);
 
 }  // namespace p3d::plan

@@ -208,7 +208,7 @@ std::vector<Tried> by_trying(config::Config const& base, config::Cluster const& 
     if (!parsed.config) return;
     double bytes = 0;
     try {
-      bytes = plan::predicted_bytes(*parsed.config, machine);
+      bytes = plan::predicted_bytes(*parsed.config);
     } catch (base::Error const&) {
       return;
     }
