@@ -84,7 +84,10 @@ std::string csv_cell(std::string_view text) {
 
 std::string csv_row(std::vector<std::string> const& cells) {
   std::string out;
-  for (auto const& cell : cells) out += (&cell == cells.data() ? "" : ",") + csv_cell(cell);
+  for (auto const& cell : cells) {
+    if (&cell != cells.data()) out += ',';
+    out += csv_cell(cell);
+  }
   return out + '\n';
 }
 
