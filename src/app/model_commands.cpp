@@ -154,8 +154,8 @@ int import_command(int argc, char** argv) {
   Overrides words;
   std::string precision;
   CLI::App app{
-      "Makes a checkpoint of a model in Hugging Face form (model_type gpt2, llama, mistral, mixtral, qwen2 or "
-      "qwen2_moe: "
+      "Makes a checkpoint of a model in Hugging Face form (model_type gpt2, llama, mistral, mixtral, qwen2, "
+      "qwen2_moe or smollm3: "
       "config.json and safetensors). It has the weights and no moments: a run takes them with checkpoint.load = "
       "\"weights\". It carries the files beside the weights too (config.json, generation_config.json, the tokenizer "
       "and "

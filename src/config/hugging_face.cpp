@@ -217,9 +217,24 @@ void read_rope(Reader& r, Model& m, double default_theta, std::string const& pat
   inner.finish();
 }
 
+/// The first numbers of a list, as many as give all of it when they are repeated; none where all are 1.
+std::vector<std::int64_t> shortest_period(std::vector<std::int64_t> list) {
+  if (std::all_of(list.begin(), list.end(), [](auto value) { return value == 1; })) return {};
+  std::size_t period = 1;
+  auto const repeats = [&] {
+    for (auto i = period; i < list.size(); ++i)
+      if (list[i] != list[i - period]) return false;
+    return true;
+  };
+  while (!repeats()) ++period;
+  list.resize(period);
+  return list;
+}
+
 /// Values that a family has where its file leaves a key out.
 struct LlamaDefaults {
   double norm_eps = 1e-6, rope_theta = 1e4;
+  bool tied = false;
 };
 
 /// Reads the keys that LlamaConfig and the configurations after it share.
@@ -240,7 +255,7 @@ void read_llama(Reader& r, HuggingFaceModel& out, std::string const& path, Llama
     r.wrong("attention_bias and mlp_bias alike (model.bias is one key for all linear layers)",
             fmt::format("attention_bias = {}, mlp_bias = {}", attention, mlp));
   m.bias = m.qkv_bias = attention && mlp;
-  m.tied_embeddings = r.flag("tie_word_embeddings", false);
+  m.tied_embeddings = r.flag("tie_word_embeddings", defaults.tied);
   m.dropout = 0.0;
   if (double const dropout = r.number("attention_dropout", 0, 0.999, 0.0); dropout > 0.0) {
     out.notes.push_back(
@@ -276,6 +291,32 @@ void read_qwen2(Reader& r, HuggingFaceModel& out, std::string const& path) {
   m.qkv_bias = true;
   r.value("sliding_window");  // not used: use_sliding_window is false
   r.value("max_window_layers");
+}
+
+/// Reads SmolLM3Config: a Llama of which some layers do not rotate queries and keys. They are listed, or one comes
+/// every no_rope_layer_interval layers.
+void read_smollm3(Reader& r, HuggingFaceModel& out, std::string const& path) {
+  constexpr std::int64_t default_kv_heads = 4, default_interval = 4;
+  read_llama(r, out, path, {.rope_theta = 2e6, .tied = true});
+  auto& m = out.model;
+  if (r.left_out("num_key_value_heads")) m.kv_heads = default_kv_heads;
+  auto const interval = r.integer("no_rope_layer_interval", limits::layers, default_interval);
+  auto const list = r.value("no_rope_layers");
+  bool const good = list.is_null() || (list.is_array() && std::ssize(list) >= m.layers &&
+                                       std::all_of(list.begin(), list.end(), [](auto const& layer) {
+                                         return layer.is_number_integer() && (layer == 0 || layer == 1);
+                                       }));
+  if (!good) {
+    r.wrong("no_rope_layers, a list of 0 and 1 with a number for each layer", r.found("no_rope_layers"));
+  } else {
+    std::vector<std::int64_t> rotates;
+    for (std::int64_t l = 0; l < m.layers; ++l)
+      rotates.push_back(list.is_null() ? ((l + 1) % interval != 0) : list[static_cast<std::size_t>(l)].get<int>());
+    m.rope_layers = shortest_period(std::move(rotates));
+  }
+  r.value("sliding_window");  // not used: use_sliding_window is false
+  r.value("max_window_layers");
+  r.value("pretraining_tp");  // SmolLM3's published file has it, its code does not read it
 }
 
 /// Reads the keys that MixtralConfig and Qwen2MoeConfig share; `number` names the key of the number of experts.
@@ -389,8 +430,12 @@ HuggingFaceModel read_hugging_face(std::string_view text, std::string const& pat
   } else if (type == "qwen2_moe") {
     out.family = ModelFamily::qwen2_moe;
     read_qwen2_moe(r, out, path);
+  } else if (type == "smollm3") {
+    out.family = ModelFamily::smollm3;
+    read_smollm3(r, out, path);
   } else {
-    base::refuse({.expected = "model_type \"gpt2\", \"llama\", \"mistral\", \"mixtral\", \"qwen2\" or \"qwen2_moe\"",
+    base::refuse({.expected = "model_type \"gpt2\", \"llama\", \"mistral\", \"mixtral\", \"qwen2\", \"qwen2_moe\" or "
+                              "\"smollm3\"",
                   .found = type.is_null() ? "none" : describe(type),
                   .where = path,
                   .fix = "p3d reads these architectures; choose a model of one of them"});

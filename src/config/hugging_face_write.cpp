@@ -34,6 +34,13 @@ bool one_window(Model const& m) {
   return true;
 }
 
+/// True when a layer does not rotate queries and keys.
+bool has_layer_without_rope(Model const& m) {
+  for (std::int64_t l = 0; l < m.layers; ++l)
+    if (m.position == Position::rope && !m.rotates(l)) return true;
+  return false;
+}
+
 std::string window_text(Model const& m) {
   return m.window.size() == 1 ? fmt::format("{}", m.window[0]) : fmt::format("[{}]", fmt::join(m.window, ", "));
 }
@@ -73,7 +80,9 @@ std::vector<std::string> strange(Model const& m, ModelFamily family) {
   bool const mistral = family == ModelFamily::mistral || mixtral;
   want(mistral ? one_window(m) : !has_window(m), "window", window_text(m));
   if (mistral || qwen || qwen2) want(!m.bias, "bias", "true");
-  if (mistral && !m.bias) want(!m.qkv_bias, "qkv_bias", "true");
+  bool const smollm3 = family == ModelFamily::smollm3;
+  if ((mistral || smollm3) && !m.bias) want(!m.qkv_bias, "qkv_bias", "true");
+  if (!gpt && !smollm3) want(!has_layer_without_rope(m), "rope_layers", "0 in some layer");
   if (mixtral || qwen)
     want_experts(m.moe, mixtral, m.moe_layers() == m.layers, want);
   else
@@ -100,6 +109,7 @@ namespace {
 /// The only one of the families like Llama that the model can be.
 ModelFamily like_llama(Model const& m) {
   if (m.moe.on()) return m.moe.shared_ffn > 0 ? ModelFamily::qwen2_moe : ModelFamily::mixtral;
+  if (has_layer_without_rope(m)) return ModelFamily::smollm3;
   if (has_window(m)) return ModelFamily::mistral;
   return m.qkv_bias && !m.bias ? ModelFamily::qwen2 : ModelFamily::llama;
 }
@@ -113,6 +123,7 @@ char const* people_call(ModelFamily family) {
     case ModelFamily::mixtral: return "Mixtral";
     case ModelFamily::qwen2: return "Qwen2";
     case ModelFamily::qwen2_moe: return "Qwen2-MoE";
+    case ModelFamily::smollm3: return "SmolLM3";
   }
   return "?";
 }
@@ -126,16 +137,17 @@ ModelFamily family_of(Model const& m) {
   auto const llama = strange(m, other);
   if (llama.empty()) return other;
   bool const nearer_gpt = gpt.size() <= llama.size();
-  base::refuse(
-      {.expected = "a model of the form of GPT-2 (layernorm, learned, gelu, bias, kv_heads = heads, no window), of "
-                   "Llama (rmsnorm, rope, swiglu, no window), of Mistral (as Llama, no bias, one window for all "
-                   "layers), of Qwen2 (as Llama, no bias but qkv_bias), of Mixtral (as Mistral, experts in all layers, "
-                   "softmax) or of Qwen2-MoE (as Llama, no bias but maybe qkv_bias, routed experts, softmax, gated "
-                   "shared experts)",
-       .found = fmt::format("{}, which {} does not have", base::join(nearer_gpt ? gpt : llama),
-                            nearer_gpt ? "GPT-2" : people_call(other)),
-       .where = "[model]",
-       .fix = "no other form has a name among the models of Hugging Face that p3d knows"});
+  base::refuse({.expected =
+                    "a model of the form of GPT-2 (layernorm, learned, gelu, bias, kv_heads = heads, no window), of "
+                    "Llama (rmsnorm, rope, swiglu, no window), of Mistral (as Llama, no bias, one window for all "
+                    "layers), of Qwen2 (as Llama, no bias but qkv_bias), of SmolLM3 (as Llama, some rope_layers 0), of "
+                    "Mixtral (as Mistral, experts in all layers, "
+                    "softmax) or of Qwen2-MoE (as Llama, no bias but maybe qkv_bias, routed experts, softmax, gated "
+                    "shared experts)",
+                .found = fmt::format("{}, which {} does not have", base::join(nearer_gpt ? gpt : llama),
+                                     nearer_gpt ? "GPT-2" : people_call(other)),
+                .where = "[model]",
+                .fix = "no other form has a name among the models of Hugging Face that p3d knows"});
 }
 
 namespace {
@@ -149,6 +161,7 @@ char const* architecture(ModelFamily family) {
     case ModelFamily::mixtral: return "MixtralForCausalLM";
     case ModelFamily::qwen2: return "Qwen2ForCausalLM";
     case ModelFamily::qwen2_moe: return "Qwen2MoeForCausalLM";
+    case ModelFamily::smollm3: return "SmolLM3ForCausalLM";
   }
   return "?";
 }
@@ -209,10 +222,13 @@ Json write_llama(Model const& m, ModelFamily family) {
            {"rope_scaling", rope_of(m)},
            {"attention_dropout", 0.0}};
   if (family == ModelFamily::mistral || (mixtral && has_window(m))) out["sliding_window"] = m.window_of(0);
-  if (family == ModelFamily::llama) out["attention_bias"] = out["mlp_bias"] = m.bias;
-  if (family == ModelFamily::qwen2) out["use_sliding_window"] = false;
-  // Qwen2 and Qwen2-MoE know head_dim without having such a key of their own.
-  bool const no_key = qwen || family == ModelFamily::qwen2;
+  bool const smollm3 = family == ModelFamily::smollm3;
+  if (family == ModelFamily::llama || smollm3) out["attention_bias"] = out["mlp_bias"] = m.bias;
+  if (family == ModelFamily::qwen2 || smollm3) out["use_sliding_window"] = false;
+  if (smollm3)
+    for (std::int64_t l = 0; l < m.layers; ++l) out["no_rope_layers"].push_back(m.rotates(l) ? 1 : 0);
+  // Qwen2, Qwen2-MoE and SmolLM3 know head_dim without having such a key of their own.
+  bool const no_key = qwen || smollm3 || family == ModelFamily::qwen2;
   if (no_key && m.head_dim() * m.heads == m.hidden) out.erase("head_dim");
   if (mixtral || qwen) write_experts(m, family, out);
   return out;

@@ -2,7 +2,7 @@
 // The table of known models. Sizes from: GPT-2 (Radford et al. 2019, table 2, with the 12 heads and the like of the
 // published code), GPT-3 (Brown et al. 2020, table 2.1; 13B with hidden 5120, since the printed 5140 is not divisible
 // by its 40 heads), Llama 2 (Touvron et al. 2023) and Llama 3 (Dubey et al. 2024, table 3),
-// Qwen2.5 (arXiv 2412.15115, and its config.json) and Mistral-Nemo-Base-2407 (its config.json).
+// Qwen2.5 (arXiv 2412.15115, and its config.json), Mistral-Nemo-Base-2407 and SmolLM3-3B (their config.json).
 
 #include "config/presets.hpp"
 
@@ -69,6 +69,7 @@ constexpr Preset table[] = {
     {"mistral-nemo-12b", llama, 5120, 40, 32, 8, 14336, 131072, 131072, 1e6, false, {}, 128},
     {"qwen2.5-0.5b", llama, 896, 24, 14, 2, 4864, 32768, 151936, 1e6, true, {}, 0, true, 1e-6},
     {"qwen2.5-7b", llama, 3584, 28, 28, 4, 18944, 131072, 152064, 1e6, false, {}, 0, true, 1e-6},
+    {"smollm3-3b", llama, 2048, 36, 16, 4, 11008, 65536, 128256, 5e6, true, {}, 0, false, 1e-6, 4},
     {"mixtral-tiny", llama, 96, 8, 12, 6, 192, 64, 256, 1e6, false, mixtral_moe(192)},
     {"mixtral-8x7b", llama, 4096, 32, 32, 8, 14336, 32768, 32000, 1e6, false, mixtral_moe(14336)},
     {"qwen-moe-tiny", llama, 96, 8, 12, 6, 288, 64, 256, 1e6, false, qwen_moe_tiny()},
@@ -104,6 +105,8 @@ void apply(Preset const& preset, Model& model) {
   model.dropout = 0.0;
   model.rope_theta = preset.rope_theta;
   model.norm_eps = preset.norm_eps;
+  model.rope_layers.assign(static_cast<std::size_t>(preset.no_rope_every), 1);
+  if (preset.no_rope_every > 0) model.rope_layers.back() = 0;
   model.moe = preset.moe;
 }
 

@@ -92,6 +92,16 @@ void check_biases(Check const& c) {
           "qkv_bias false, bias true", "remove model.qkv_bias, or set model.bias to false");
 }
 
+/// Layers without rotation are the exception among layers with rotary positions.
+void check_rope_layers(Check const& c) {
+  auto const& m = c.config.model;
+  if (!c.known({"model.rope_layers", "model.position"}) || m.rope_layers.empty() || m.position == Position::rope)
+    return;
+  c.error({"model.rope_layers", "model.position"}, "model.rope_layers only with model.position = \"rope\"",
+          fmt::format("a layer without rotation, position \"{}\"", to_string(m.position)),
+          "remove model.rope_layers, or set model.position to \"rope\"");
+}
+
 /// Scaling of rotary positions needs rotary positions, and factors in order.
 void check_rope_scaling(Check const& c) {
   if (!c.known({"model.rope_scaling", "model.position"})) return;
@@ -116,6 +126,7 @@ void check_rope_scaling(Check const& c) {
 void check_model(Check const& check) {
   check_biases(check);
   check_heads(check);
+  check_rope_layers(check);
   check_rope_scaling(check);
   check_tensor_parallel(check);
 }

@@ -64,7 +64,7 @@ public:
   using S = typename P::Storage;
   using typename LinearSubLayer<P>::Parts;
   GroupedQueryAttention(config::Config const& c, parallel::TensorParallel& tp, int layer) : Attention<P>(c, tp, layer) {
-    if (c.model.position != config::Position::rope) return;
+    if (!c.model.rotates(layer)) return;
     auto const frequencies = layout::rope_frequencies(c.model);
     rope_frequencies_ = device::Owned1<double>("p3d::model::rope_frequencies", frequencies.size());
     Kokkos::deep_copy(rope_frequencies_,

@@ -37,7 +37,8 @@ config::Model small_model(config::ModelFamily family) {
   m.moe.ffn = m.ffn;
   m.qkv_bias = family == config::ModelFamily::qwen2 || family == config::ModelFamily::qwen2_moe;
   if (m.qkv_bias) m.head_size = 6;
-  if (family == config::ModelFamily::llama || family == config::ModelFamily::qwen2) return m;
+  if (family == config::ModelFamily::smollm3) m.rope_layers = {1, 0};
+  if (family == config::ModelFamily::llama || family == config::ModelFamily::qwen2 || !m.rope_layers.empty()) return m;
   m.moe.experts = 3, m.moe.ffn = 6;
   if (family == config::ModelFamily::qwen2_moe) m.moe.first_dense = 1, m.moe.shared_ffn = 10, m.moe.shared_gate = true;
   return m;
@@ -236,8 +237,8 @@ ModelMutation change_json(std::string const& path, char const* kind, Draw& draw)
 std::vector<GoodModel> make_good_models(std::string const& folder) {
   std::vector<GoodModel> out;
   using config::ModelFamily;
-  for (auto family :
-       {ModelFamily::gpt2, ModelFamily::llama, ModelFamily::mixtral, ModelFamily::qwen2, ModelFamily::qwen2_moe}) {
+  for (auto family : {ModelFamily::gpt2, ModelFamily::llama, ModelFamily::mixtral, ModelFamily::qwen2,
+                      ModelFamily::qwen2_moe, ModelFamily::smollm3}) {
     bool const gpt = family == ModelFamily::gpt2;
     config::Config c;
     c.model = small_model(family);

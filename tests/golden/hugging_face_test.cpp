@@ -135,7 +135,7 @@ TEST_P(HuggingFace, TrainingAgrees) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, HuggingFace,
                          ::testing::Values("gpt2", "llama", "llama3", "mistral", "mistral_nemo", "mixtral", "qwen2",
-                                           "qwen2_moe", "qwen2_moe_bias"),
+                                           "qwen2_moe", "qwen2_moe_bias", "smollm3"),
                          [](auto const& info) { return info.param; });
 
 }  // namespace

@@ -62,6 +62,11 @@ CASES = {
         vocab_size=256, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=32, rms_norm_eps=1e-6, tie_word_embeddings=True,
         rope_parameters={"rope_type": "default", "rope_theta": 1e6}, **TOKENS)),
+    "smollm3": (torch.float32, None, lambda: transformers.SmolLM3Config(
+        vocab_size=256, hidden_size=16, intermediate_size=24, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=32, no_rope_layer_interval=2, rms_norm_eps=1e-6,
+        rope_parameters={"rope_type": "default", "rope_theta": 5e3}, tie_word_embeddings=True, pad_token_id=None,
+        **TOKENS)),
     "mixtral": (torch.float32, None, lambda: transformers.MixtralConfig(
         vocab_size=256, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=32, num_local_experts=4, num_experts_per_tok=2,

@@ -34,11 +34,11 @@ std::vector<Model> models(int ranks) {
            global});
     }
   }
-  // Heads that are wider than hidden / heads, and biases of q, k and v alone.
+  // Heads that are wider than hidden / heads, biases of q, k and v alone, and layers that do not rotate.
   auto qwen2 = out[2];
   qwen2.name = "qwen2-tied";
-  qwen2.overrides.insert(qwen2.overrides.end(),
-                         {fmt::format("model.head_dim={}", head_dim + 2), "model.qkv_bias=true"});
+  qwen2.overrides.insert(qwen2.overrides.end(), {fmt::format("model.head_dim={}", head_dim + 2), "model.qkv_bias=true",
+                                                 "model.rope_layers=[1, 0]"});
   out.push_back(std::move(qwen2));
   return out;
 }

@@ -180,6 +180,9 @@ struct Model {
   /// Number of tokens that a query sees, itself included; 0: all before it. One number for each layer; a list that is
   /// shorter than the model begins anew where it ends. Empty: no layer has a window.
   std::vector<std::int64_t> window;
+  /// 1: a layer rotates queries and keys by their positions; 0: it does not (NoPE, Kazemnejad et al., arXiv
+  /// 2305.19466). It is a list as `window` is. Empty: all layers rotate them.
+  std::vector<std::int64_t> rope_layers;
   Moe moe;
 
   /// True when a layer has experts instead of one feed-forward layer.
@@ -204,6 +207,11 @@ struct Model {
   /// The entry of `window` for a layer; 0: the layer has no window.
   std::int64_t window_of(std::int64_t layer) const {
     return window.empty() ? 0 : window[static_cast<std::size_t>(layer) % window.size()];
+  }
+  /// True when a layer rotates queries and keys.
+  bool rotates(std::int64_t layer) const {
+    return position == Position::rope &&
+           (rope_layers.empty() || rope_layers[static_cast<std::size_t>(layer) % rope_layers.size()] != 0);
   }
   bool operator==(Model const&) const = default;
 };

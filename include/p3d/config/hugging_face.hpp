@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// config.json of Hugging Face transformers <-> [model], for model_type "gpt2", "llama", "mistral", "mixtral", "qwen2"
-// and "qwen2_moe". docs/model_files.md lists the keys. Source: GPT2Config, LlamaConfig, MistralConfig, MixtralConfig,
-// Qwen2Config and Qwen2MoeConfig of transformers (4.x and 5.x), whose defaults stand for keys that a file may leave
-// out.
+// config.json of Hugging Face transformers <-> [model], for model_type "gpt2", "llama", "mistral", "mixtral",
+// "qwen2", "qwen2_moe" and "smollm3". docs/model_files.md lists the keys. Source: GPT2Config, LlamaConfig,
+// MistralConfig, MixtralConfig, Qwen2Config, Qwen2MoeConfig and SmolLM3Config of transformers (4.x and 5.x), whose
+// defaults stand for keys that a file may leave out.
 
 #include <p3d/config/config.hpp>
 
@@ -14,10 +14,10 @@
 namespace p3d::config {
 
 /// The families of models that p3d shares with transformers.
-enum class ModelFamily { gpt2, llama, mistral, mixtral, qwen2, qwen2_moe };
+enum class ModelFamily { gpt2, llama, mistral, mixtral, qwen2, qwen2_moe, smollm3 };
 /// Names as model_type says them.
 constexpr auto enum_names(ModelFamily) {
-  return std::array{"gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen2_moe"};
+  return std::array{"gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "smollm3"};
 }
 
 /// A model that was read from a config.json.
@@ -35,7 +35,8 @@ HuggingFaceModel read_hugging_face(std::string_view json, std::string const& pat
 HuggingFaceModel read_hugging_face_folder(std::string const& folder);
 
 /// The family whose architecture the model has: mistral where a Llama without biases has one window for all layers,
-/// qwen2 where q, k and v alone have biases; with experts qwen2_moe where some are shared, else mixtral. Throws
+/// qwen2 where q, k and v alone have biases, smollm3 where a layer does not rotate; with experts qwen2_moe where some
+/// are shared, else mixtral. Throws
 /// base::Error (bad_input) that names the keys of [model] that no family has.
 ModelFamily family_of(Model const& model);
 

@@ -3,9 +3,9 @@
 
 DENSE_PRESETS = ("gpt2-tiny", "gpt2-124m", "gpt2-350m", "gpt2-774m", "gpt2-1558m", "gpt3-6.7b", "gpt3-13b",
                  "gpt3-175b", "llama-tiny", "llama-124m", "llama2-7b", "llama2-13b", "llama2-70b", "llama3-8b",
-                 "llama3-70b", "mistral-nemo-12b", "qwen2.5-0.5b", "qwen2.5-7b")
+                 "llama3-70b", "mistral-nemo-12b", "qwen2.5-0.5b", "qwen2.5-7b", "smollm3-3b")
 EXPERT_PRESETS = {"mixtral-tiny": 2, "mixtral-8x7b": 1, "qwen-moe-tiny": 2, "deepseek-moe-tiny": 2}
-LLAMA = ("llama", "mistral", "mixtral", "qwen", "deepseek")
+LLAMA = ("llama", "mistral", "mixtral", "qwen", "deepseek", "smollm3")
 
 
 def kind(f):
@@ -17,7 +17,7 @@ def kind(f):
     f.rope, f.tied = llama, not llama
     if preset:
         f.set(model__preset=preset)
-        f.tied = preset.startswith("gpt") or preset in ("llama-124m", "qwen2.5-0.5b")
+        f.tied = preset.startswith("gpt") or preset in ("llama-124m", "qwen2.5-0.5b", "smollm3-3b")
         f.shared = preset.startswith(("qwen-moe", "deepseek"))
     elif llama:
         f.set(model__norm="rmsnorm", model__position="rope", model__activation="swiglu", model__bias=False,
@@ -78,6 +78,8 @@ def position(f):
         f.set(model__position="learned")
         return
     f.set(model__rope_theta=d.among("1000.0", "10000.0", "500000.0"))
+    if d.chance(0.4):
+        f.set(model__rope_layers=d.among("0", "[0, 1]", "[1, 1, 0]", "[1, 0, 0, 1]"))
     scaling = d.among("none", "linear", "llama3")
     f.set(model__rope_scaling=scaling)
     if scaling != "none":

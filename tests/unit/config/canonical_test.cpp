@@ -58,6 +58,7 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"model.rope_original_seq_len", {"64"}},
       {"model.norm_eps", {"1e-6"}},
       {"model.window", {"[8, 0]"}},
+      {"model.rope_layers", {"[1, 0]", "model.position=\"rope\""}},
       {"model.moe.experts", {"4"}},
       {"model.moe.top_k", {"3", "model.moe.experts=4"}},
       {"model.moe.every", {"2", "model.moe.experts=4"}},

@@ -105,6 +105,24 @@ TEST(Context, TheOrderFollowsFromPacking) {
   EXPECT_EQ(good(data + "pack = true\n", {"context.order=contiguous"}).context.order, ContextOrder::contiguous);
 }
 
+TEST(RopeLayers, AreOneNumberOrAListThatBeginsAnew) {
+  auto const of = [](std::string const& value) {
+    return good(eight_heads, {"model.position=rope", "model.rope_layers=" + value}).model;
+  };
+  EXPECT_TRUE(of("1").rope_layers.empty());
+  EXPECT_TRUE(of("[1, 1]").rope_layers.empty());
+  EXPECT_FALSE(of("0").rotates(5));
+  auto const mixed = of("[1, 0, 1]");
+  std::vector<bool> rotates;
+  for (std::int64_t l = 0; l < 5; ++l) rotates.push_back(mixed.rotates(l));
+  EXPECT_EQ(rotates, (std::vector<bool>{true, false, true, true, false}));
+  EXPECT_FALSE(good("").model.rotates(0)) << "learned positions";
+  for (auto const* wrong : {"2", "-1", "[]", "[1, 2]", "true", "none"})
+    EXPECT_EQ(only_error(parse("", {std::string("model.rope_layers=") + wrong})).key, "model.rope_layers") << wrong;
+  EXPECT_NE(only_error(parse("", {"model.rope_layers=[1, 0]"})).expected.find("model.position = \"rope\""),
+            std::string::npos);
+}
+
 TEST(Window, IsOneNumberOrAListThatBeginsAnew) {
   EXPECT_TRUE(good("").model.window.empty());
   EXPECT_TRUE(good("", {"model.window=0"}).model.window.empty());

@@ -130,6 +130,29 @@ TEST(HuggingFaceConfig, Qwen2HasBiasesOfQueriesKeysAndValuesAlone) {
   refused(with(with(qwen2(), "attention_bias", true), "mlp_bias", true), "Qwen2 has biases of q, k and v alone");
 }
 
+TEST(HuggingFaceConfig, SomeLayersOfSmolLm3DoNotRotate) {
+  auto expected = good("", {"model.preset=smollm3-3b"}).model;
+  expected.preset.clear();
+  auto const found = read(smollm3());
+  EXPECT_EQ(found.family, ModelFamily::smollm3);
+  EXPECT_EQ(found.model, expected);
+  EXPECT_TRUE(found.model.rotates(0) && found.model.rotates(34));
+  EXPECT_FALSE(found.model.rotates(3) || found.model.rotates(35));
+  auto const of = [](char const* key, Json const& value) {
+    return read(with(smollm3(), key, value)).model.rope_layers;
+  };
+  EXPECT_EQ(of("no_rope_layers", nullptr), (std::vector<std::int64_t>{1, 1, 1, 0}));
+  EXPECT_EQ(read(with(without(smollm3(), "no_rope_layers"), "no_rope_layer_interval", 3)).model.rope_layers,
+            (std::vector<std::int64_t>{1, 1, 0}));
+  EXPECT_TRUE(of("no_rope_layers", Json(36, 1)).empty());
+  EXPECT_EQ(of("no_rope_layers", Json(40, 0)), std::vector<std::int64_t>{0});
+  EXPECT_TRUE(read(without(smollm3(), "tie_word_embeddings")).model.tied_embeddings);
+  for (auto const& list : {Json(35, 1), Json(36, 2), Json(36, 0.5), Json(36, true), Json("all")})
+    refused(with(smollm3(), "no_rope_layers", list), "no_rope_layers, a list of 0 and 1");
+  refused(with(smollm3(), "use_sliding_window", true), "attention to all earlier tokens");
+  refused(with(smollm3(), "no_rope_layer_interval", 0), "no_rope_layer_interval, a whole number from 1");
+}
+
 TEST(HuggingFaceConfig, RefusesOtherWindows) {
   refused(with(mistral(), "sliding_window", 0), "sliding_window, a whole number from 1 to 16777216: the number 0");
   refused(with(mistral(), "sliding_window", 2.5), "sliding_window, a whole number");
@@ -266,6 +289,7 @@ TEST(HuggingFaceConfig, AFileOfAnotherModelIsNotUpdated) {
   EXPECT_EQ(update(plain, read(plain).model).file, plain);
   EXPECT_EQ(update(mixtral(), read(mixtral()).model).file, mixtral());
   EXPECT_EQ(update(qwen2_moe(), read(qwen2_moe()).model).file, qwen2_moe());
+  EXPECT_EQ(update(smollm3(), read(smollm3()).model).file, smollm3());
 }
 
 TEST(HuggingFaceConfig, ValuesThatChangeNothingAreFree) {
@@ -352,7 +376,7 @@ TEST(HuggingFaceConfig, DropoutThatIsNotOneValueIsNoted) {
 }
 
 TEST(HuggingFaceConfig, NamesTheArchitecturesThatItReads) {
-  expect_error([] { read({{"model_type", "olmo2"}}); }, "\"mistral\", \"mixtral\", \"qwen2\" or \"qwen2_moe\"");
+  expect_error([] { read({{"model_type", "olmo2"}}); }, "\"mixtral\", \"qwen2\", \"qwen2_moe\" or \"smollm3\"");
   expect_error([] { read({{"a", 1}}); }, "found:    none");
   expect_error([] { read(Json::array()); }, "model_type");
   expect_error([] { read_hugging_face("{\"a\":1,\"a\":2}", "p"); }, "\"a\" twice");
@@ -373,6 +397,8 @@ TEST(HuggingFaceConfig, WhatIsWrittenReadsBackTheSame) {
            {"model.preset=llama-tiny", "model.head_dim=12"},
            {"model.preset=llama-tiny", "model.window=9", "model.hidden=50", "model.head_dim=12"},
            {"model.preset=qwen2.5-0.5b"},
+           {"model.preset=smollm3-3b"},
+           {"model.preset=llama-tiny", "model.rope_layers=[1, 1, 0, 1, 0]", "model.bias=true"},
            {"model.preset=llama-tiny", "model.qkv_bias=true", "model.head_dim=6"},
            {"model.preset=mixtral-tiny", "model.head_dim=12"},
            {"model.preset=qwen-moe-tiny", "model.head_dim=12", "model.qkv_bias=true"},
@@ -396,6 +422,11 @@ TEST(HuggingFaceConfig, OtherFormsHaveNoName) {
   expect_error([&] { form({"model.position=rope"}); }, "position = rope, which GPT-2 does not have");
   expect_error([&] { form({"model.bias=false"}); }, "bias = false, which GPT-2");
   expect_error([&] { form({"model.kv_heads=2"}); }, "kv_heads = 2 (heads = 4), which GPT-2");
+  expect_error(
+      [&] {
+        form({"model.preset=qwen2.5-0.5b", "model.rope_layers=[1, 0]"});
+      },
+      "qkv_bias = true, which SmolLM3");
   expect_error([&] { form({"model.preset=llama-tiny", "model.norm=layernorm"}); }, "norm = layernorm, which Llama");
 }
 

@@ -10,7 +10,7 @@ Model model_preset(std::string const& name) { return good("", {"model.preset=" +
 
 TEST(Preset, EachIsValidAndDividesOverItsUsualTp) {
   auto const names = preset_names();
-  EXPECT_EQ(names.size(), 22u);
+  EXPECT_EQ(names.size(), 23u);
   for (auto const& name : names) {
     auto const m = model_preset(name);
     EXPECT_EQ(m.preset, name);
@@ -20,7 +20,10 @@ TEST(Preset, EachIsValidAndDividesOverItsUsualTp) {
     EXPECT_EQ(m.position == Position::rope, !name.starts_with("gpt")) << name;
     EXPECT_EQ(m.moe.on(), name.starts_with("mixtral") || name.find("moe") != std::string::npos) << name;
     EXPECT_EQ(m.bias, name.starts_with("gpt")) << name;
-    EXPECT_EQ(m.tied_embeddings, name.starts_with("gpt") || name == "llama-124m" || name == "qwen2.5-0.5b") << name;
+    EXPECT_EQ(m.tied_embeddings,
+              name.starts_with("gpt") || name == "llama-124m" || name == "qwen2.5-0.5b" || name == "smollm3-3b")
+        << name;
+    EXPECT_EQ(m.rope_layers.empty(), name != "smollm3-3b") << name;
     if (name != "qwen2.5-0.5b" && name != "gpt2-1558m" && !name.ends_with("-tiny") && name != "llama-124m" &&
         name != "gpt2-124m") {
       good("", {"model.preset=" + name, "parallel.tp=4", "parallel.sequence=true"});
@@ -48,7 +51,7 @@ TEST(Preset, TheNameTellsTheNumberOfParameters) {
         Row{"gpt3-6.7b", 6.65}, Row{"gpt3-13b", 12.85}, Row{"gpt3-175b", 174.6}, Row{"llama-124m", 0.124},
         Row{"llama2-7b", 6.738}, Row{"llama2-13b", 13.016}, Row{"llama2-70b", 68.977}, Row{"llama3-8b", 8.030},
         Row{"llama3-70b", 70.554}, Row{"mixtral-8x7b", 46.70}, Row{"mistral-nemo-12b", 12.248},
-        Row{"qwen2.5-0.5b", 0.494}, Row{"qwen2.5-7b", 7.615}}) {
+        Row{"qwen2.5-0.5b", 0.494}, Row{"qwen2.5-7b", 7.615}, Row{"smollm3-3b", 3.075}}) {
     EXPECT_NEAR(billions(model_preset(row.name)) / row.billions, 1.0, 0.01) << row.name;
   }
 }

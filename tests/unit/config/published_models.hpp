@@ -104,5 +104,32 @@ inline Json qwen2() {
           {"max_window_layers", 24},    {"use_sliding_window", false}, {"use_mrope", false},
           {"tie_word_embeddings", true}};
 }
+/// As SmolLM3-3B: every fourth layer does not rotate.
+inline Json smollm3() {
+  Json file{{"model_type", "smollm3"},
+            {"vocab_size", 128256},
+            {"max_position_embeddings", 65536},
+            {"hidden_size", 2048},
+            {"intermediate_size", 11008},
+            {"num_hidden_layers", 36},
+            {"num_attention_heads", 16},
+            {"num_key_value_heads", 4},
+            {"hidden_act", "silu"},
+            {"rms_norm_eps", 1e-6},
+            {"rope_theta", 5000000.0},
+            {"rope_scaling", nullptr},
+            {"no_rope_layer_interval", 4},
+            {"pretraining_tp", 2},
+            {"use_sliding_window", false},
+            {"sliding_window", nullptr},
+            {"max_window_layers", 28},
+            {"attention_bias", false},
+            {"mlp_bias", false}};
+  for (int l = 0; l < 36; ++l) {
+    file["no_rope_layers"].push_back((l + 1) % 4 == 0 ? 0 : 1);
+    file["layer_types"].push_back("full_attention");
+  }
+  return file;
+}
 
 }  // namespace p3d::config::test

@@ -71,7 +71,7 @@ TEST(ParamTable, PublishedModelsHaveTheirNumberOfParameters) {
   };
   for (auto const& row :
        {Row{"llama3-8b", 8'030'261'248}, Row{"mixtral-8x7b", 46'702'792'704}, Row{"mistral-nemo-12b", 12'247'782'400},
-        Row{"qwen2.5-0.5b", 494'032'768}, Row{"qwen2.5-7b", 7'615'616'512}}) {
+        Row{"qwen2.5-0.5b", 494'032'768}, Row{"qwen2.5-7b", 7'615'616'512}, Row{"smollm3-3b", 3'075'098'624}}) {
     auto const input =
         config::parse_text("", "t.toml", "/", {"data.format=synthetic", std::string("model.preset=") + row.preset}, 1);
     ASSERT_TRUE(input.config) << row.preset;
