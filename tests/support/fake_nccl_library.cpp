@@ -488,6 +488,14 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
 }
 ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  // As NCCL does, it waits for the communicator's work; for at most half a minute, as ranks may be gone.
+  auto& d = device();
+  auto const under_way = [&] {
+    std::lock_guard const lock(d.mutex);
+    auto const is_its = [&](auto const& launch) { return launch->comm == comm; };
+    return std::any_of(d.coming.begin(), d.coming.end(), is_its) || std::any_of(d.order.begin(), d.order.end(), is_its);
+  };
+  for (auto const end = Clock::now() + std::chrono::seconds(30); under_way() && Clock::now() < end;) usleep(20);
   if (++comm->shared->left == comm->size) comm->shared->used = 0;
   delete comm;
   return ncclSuccess;
