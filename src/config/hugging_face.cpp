@@ -235,6 +235,7 @@ std::vector<std::int64_t> shortest_period(std::vector<std::int64_t> list) {
 struct LlamaDefaults {
   double norm_eps = 1e-6, rope_theta = 1e4;
   bool tied = false;
+  std::int64_t kv_heads = 0;  ///< 0: as many as heads
 };
 
 /// Reads the keys that LlamaConfig and the configurations after it share.
@@ -244,7 +245,8 @@ void read_llama(Reader& r, HuggingFaceModel& out, std::string const& path, Llama
   m.hidden = r.integer("hidden_size", limits::hidden);
   m.layers = r.integer("num_hidden_layers", limits::layers);
   m.heads = r.integer("num_attention_heads", limits::hidden);
-  m.kv_heads = r.integer("num_key_value_heads", limits::hidden, m.heads);
+  m.kv_heads = r.integer("num_key_value_heads", limits::hidden, m.heads);  // null: as many as heads
+  if (defaults.kv_heads > 0 && r.left_out("num_key_value_heads")) m.kv_heads = defaults.kv_heads;
   m.ffn = r.integer("intermediate_size", limits::width);
   m.seq_len = r.integer("max_position_embeddings", limits::width);
   m.norm_eps = r.number("rms_norm_eps", 1e-300, 1.0, defaults.norm_eps);
@@ -271,35 +273,36 @@ void read_llama(Reader& r, HuggingFaceModel& out, std::string const& path, Llama
 /// Reads MistralConfig: a Llama without biases whose layers have one window. A key that is left out has the default,
 /// and null stands for none (sliding_window) or for all heads (num_key_value_heads).
 void read_mistral(Reader& r, HuggingFaceModel& out, std::string const& path) {
-  constexpr std::int64_t default_window = 4096, default_kv_heads = 8;
-  read_llama(r, out, path);
+  constexpr std::int64_t default_window = 4096;
+  read_llama(r, out, path, {.kv_heads = 8});
   auto& m = out.model;
-  if (r.left_out("num_key_value_heads")) m.kv_heads = default_kv_heads;
   if (m.bias) r.wrong("attention_bias = false (Mistral has no biases)", r.found("attention_bias"));
   bool const windowed = r.has("sliding_window") || r.left_out("sliding_window");
   if (windowed) m.window = {r.integer("sliding_window", limits::width, default_window)};
   r.value("sliding_window");
 }
 
+/// Passes over the keys of a window that is not in use: use_sliding_window is false (required()).
+void skip_unused_window(Reader& r) {
+  r.value("sliding_window");
+  r.value("max_window_layers");
+}
+
 /// Reads Qwen2Config: a Llama whose q, k and v have biases, which no key says, and whose windows are not in use.
 void read_qwen2(Reader& r, HuggingFaceModel& out, std::string const& path) {
-  constexpr std::int64_t default_kv_heads = 32;
-  read_llama(r, out, path);
+  read_llama(r, out, path, {.kv_heads = 32});
   auto& m = out.model;
-  if (r.left_out("num_key_value_heads")) m.kv_heads = default_kv_heads;
   if (m.bias) r.wrong("attention_bias = false (Qwen2 has biases of q, k and v alone)", r.found("attention_bias"));
   m.qkv_bias = true;
-  r.value("sliding_window");  // not used: use_sliding_window is false
-  r.value("max_window_layers");
+  skip_unused_window(r);
 }
 
 /// Reads SmolLM3Config: a Llama of which some layers do not rotate queries and keys. They are listed, or one comes
 /// every no_rope_layer_interval layers.
 void read_smollm3(Reader& r, HuggingFaceModel& out, std::string const& path) {
-  constexpr std::int64_t default_kv_heads = 4, default_interval = 4;
-  read_llama(r, out, path, {.rope_theta = 2e6, .tied = true});
+  constexpr std::int64_t default_interval = 4;
+  read_llama(r, out, path, {.rope_theta = 2e6, .tied = true, .kv_heads = 4});
   auto& m = out.model;
-  if (r.left_out("num_key_value_heads")) m.kv_heads = default_kv_heads;
   auto const interval = r.integer("no_rope_layer_interval", limits::layers, default_interval);
   auto const list = r.value("no_rope_layers");
   bool const good = list.is_null() || (list.is_array() && std::ssize(list) >= m.layers &&
@@ -314,8 +317,7 @@ void read_smollm3(Reader& r, HuggingFaceModel& out, std::string const& path) {
       rotates.push_back(list.is_null() ? ((l + 1) % interval != 0) : list[static_cast<std::size_t>(l)].get<int>());
     m.rope_layers = shortest_period(std::move(rotates));
   }
-  r.value("sliding_window");  // not used: use_sliding_window is false
-  r.value("max_window_layers");
+  skip_unused_window(r);
   r.value("pretraining_tp");  // SmolLM3's published file has it, its code does not read it
 }
 
@@ -337,10 +339,9 @@ void read_experts(Reader& r, HuggingFaceModel& out, char const* number, std::int
 
 /// Reads MixtralConfig: a Mistral whose layers have experts.
 void read_mixtral(Reader& r, HuggingFaceModel& out, std::string const& path) {
-  constexpr std::int64_t default_experts = 8, default_top_k = 2, default_kv_heads = 8;
-  read_llama(r, out, path, {.norm_eps = 1e-5, .rope_theta = 1e6});
+  constexpr std::int64_t default_experts = 8, default_top_k = 2;
+  read_llama(r, out, path, {.norm_eps = 1e-5, .rope_theta = 1e6, .kv_heads = 8});
   auto& m = out.model;
-  if (r.left_out("num_key_value_heads")) m.kv_heads = default_kv_heads;
   if (r.has("sliding_window")) m.window = {r.integer("sliding_window", limits::width)};
   read_experts(r, out, "num_local_experts", default_experts, default_top_k);
   m.moe.ffn = m.ffn;
@@ -366,11 +367,9 @@ void read_dense_layers(Reader& r, Model& m) {
 
 /// Reads Qwen2MoeConfig: routed and shared experts in some layers.
 void read_qwen2_moe(Reader& r, HuggingFaceModel& out, std::string const& path) {
-  constexpr std::int64_t default_experts = 60, default_top_k = 4, default_kv_heads = 16, default_ffn = 1408,
-                         default_shared = 5632;
-  read_llama(r, out, path);
+  constexpr std::int64_t default_experts = 60, default_top_k = 4, default_ffn = 1408, default_shared = 5632;
+  read_llama(r, out, path, {.kv_heads = 16});
   auto& m = out.model;
-  if (r.left_out("num_key_value_heads")) m.kv_heads = default_kv_heads;
   m.qkv_bias = r.flag("qkv_bias", true);
   read_experts(r, out, "num_experts", default_experts, default_top_k);
   m.moe.ffn = r.integer("moe_intermediate_size", limits::width, default_ffn);
@@ -379,8 +378,7 @@ void read_qwen2_moe(Reader& r, HuggingFaceModel& out, std::string const& path) {
   m.moe.normalize = r.flag("norm_topk_prob", false);
   m.moe.every = r.integer("decoder_sparse_step", limits::layers, 1);
   read_dense_layers(r, m);
-  r.value("sliding_window");  // not used: use_sliding_window is false
-  r.value("max_window_layers");
+  skip_unused_window(r);
 }
 
 /// Requires that all layers attend alike: to all earlier tokens, or within the window.

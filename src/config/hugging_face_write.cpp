@@ -5,11 +5,12 @@
 // learned positions.
 #include <p3d/config/hugging_face.hpp>
 
+#include "config/values.hpp"
+
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <functional>
@@ -20,29 +21,22 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// True when any layer has a window.
-bool has_window(Model const& m) {
+/// True when `is` is true of any layer.
+template <class Is>
+bool any_layer(Model const& m, Is const& is) {
   for (std::int64_t l = 0; l < m.layers; ++l)
-    if (m.window_of(l) > 0) return true;
+    if (is(l)) return true;
   return false;
 }
-
+bool has_window(Model const& m) {
+  return any_layer(m, [&](auto l) { return m.window_of(l) > 0; });
+}
 /// True when all layers have the same window, or none.
 bool one_window(Model const& m) {
-  for (std::int64_t l = 1; l < m.layers; ++l)
-    if (m.window_of(l) != m.window_of(0)) return false;
-  return true;
+  return !any_layer(m, [&](auto l) { return m.window_of(l) != m.window_of(0); });
 }
-
-/// True when a layer does not rotate queries and keys.
 bool has_layer_without_rope(Model const& m) {
-  for (std::int64_t l = 0; l < m.layers; ++l)
-    if (m.position == Position::rope && !m.rotates(l)) return true;
-  return false;
-}
-
-std::string window_text(Model const& m) {
-  return m.window.size() == 1 ? fmt::format("{}", m.window[0]) : fmt::format("[{}]", fmt::join(m.window, ", "));
+  return m.position == Position::rope && any_layer(m, [&](auto l) { return !m.rotates(l); });
 }
 
 /// Notes a key whose value is not `good` for a family.
@@ -78,11 +72,11 @@ std::vector<std::string> strange(Model const& m, ModelFamily family) {
   bool const mixtral = family == ModelFamily::mixtral, qwen = family == ModelFamily::qwen2_moe;
   bool const qwen2 = family == ModelFamily::qwen2;
   bool const mistral = family == ModelFamily::mistral || mixtral;
-  want(mistral ? one_window(m) : !has_window(m), "window", window_text(m));
+  want(mistral ? one_window(m) : !has_window(m), "window", text_of_layers(m.window, 0));
   if (mistral || qwen || qwen2) want(!m.bias, "bias", "true");
   bool const smollm3 = family == ModelFamily::smollm3;
   if ((mistral || smollm3) && !m.bias) want(!m.qkv_bias, "qkv_bias", "true");
-  if (!gpt && !smollm3) want(!has_layer_without_rope(m), "rope_layers", "0 in some layer");
+  if (!gpt && !smollm3) want(!has_layer_without_rope(m), "rope_layers", text_of_layers(m.rope_layers, 1));
   if (mixtral || qwen)
     want_experts(m.moe, mixtral, m.moe_layers() == m.layers, want);
   else

@@ -77,33 +77,6 @@ void add_run(std::vector<Key>& table) {
            "1800, or comm.timeout_s if longer");
 }
 
-/// Reads one number for all layers, or a list of them. A list of nothing but `usual` is stored as no list.
-MaybeMismatch read_of_layers(toml::node const& node, std::int64_t most, std::int64_t usual,
-                             std::vector<std::int64_t>& out) {
-  std::vector<std::int64_t> values;
-  auto const read_one = [&](toml::node const& element) {
-    std::int64_t value = 0;
-    auto mismatch = read_integer(element, {0, most}, value);
-    if (!mismatch) values.push_back(value);
-    return mismatch;
-  };
-  if (auto const* list = node.as_array()) {
-    if (auto mismatch = read_list(*list, read_one)) return mismatch;
-    if (values.empty()) return Mismatch{&node, "an empty list", "give one number for each layer, or remove the key"};
-  } else if (auto mismatch = read_one(node)) {
-    return mismatch;
-  }
-  bool const none = std::all_of(values.begin(), values.end(), [&](auto value) { return value == usual; });
-  out = none ? std::vector<std::int64_t>{} : values;
-  return {};
-}
-
-/// The text of such a value.
-std::string text_of_layers(std::vector<std::int64_t> const& values, std::int64_t usual) {
-  if (values.size() > 1) return fmt::format("[{}]", fmt::join(values, ", "));
-  return fmt::format("{}", values.empty() ? usual : values[0]);
-}
-
 void add_model(std::vector<Key>& table) {
   Section<Model> s(table, "model", &Config::model);
   auto presets = preset_names();
@@ -144,22 +117,12 @@ void add_model(std::vector<Key>& table) {
            "of llama3: what turns more often than this stays as it is");
   s.integer("rope_original_seq_len", &Model::rope_original_seq_len, {1, limits::width},
             "of llama3: tokens in a sequence of the first training");
-  s.add(
-      "window", "integer >= 0 | list of integers >= 0",
-      "sliding window: tokens that a query sees, itself included; 0: all before it; a list has one number a layer and "
-      "begins anew where it ends",
-      "0",
-      [](toml::node const& node, std::string const&, Config& config) {
-        return read_of_layers(node, limits::width, 0, config.model.window);
-      },
-      [](Config const& config) { return text_of_layers(config.model.window, 0); });
-  s.add(
-      "rope_layers", "integer from 0 to 1 | list of integers from 0 to 1",
-      "of position = \"rope\": 1: a layer rotates queries and keys; 0: it does not (NoPE); a list as of window", "1",
-      [](toml::node const& node, std::string const&, Config& config) {
-        return read_of_layers(node, 1, 1, config.model.rope_layers);
-      },
-      [](Config const& config) { return text_of_layers(config.model.rope_layers, 1); });
+  s.of_layers("window", &Model::window, limits::width, 0, "integer >= 0 | list of integers >= 0",
+              "sliding window: tokens that a query sees, itself included; 0: all before it; a list has one number a "
+              "layer and begins anew where it ends");
+  s.of_layers(
+      "rope_layers", &Model::rope_layers, 1, 1, "integer from 0 to 1 | list of integers from 0 to 1",
+      "of position = \"rope\": 1: a layer rotates queries and keys; 0: it does not (NoPE); a list as of window");
   s.number("norm_eps", &Model::norm_eps, {.max = 1.0, .min_open = true}, "added to the variance in norms");
 }
 

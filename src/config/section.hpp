@@ -51,6 +51,18 @@ public:
         [=](Config const& config) { return toml_float(std::invoke(section, config).*member); });
   }
 
+  /// Adds one number from 0 to `most` for all layers, or a list of them. A list of `usual` alone is stored as no list.
+  void of_layers(char const* key, std::vector<std::int64_t> S::*member, std::int64_t most, std::int64_t usual,
+                 char const* type, char const* help) {
+    auto const section = section_;
+    add(
+        key, type, help, nullptr,
+        [=](toml::node const& node, std::string const&, Config& config) {
+          return read_of_layers(node, {0, most}, usual, std::invoke(section, config).*member);
+        },
+        [=](Config const& config) { return text_of_layers(std::invoke(section, config).*member, usual); });
+  }
+
   /// Adds a truth value.
   void flag(char const* key, bool S::*member, char const* help, char const* default_text = nullptr) {
     auto const section = section_;

@@ -7,7 +7,9 @@
 #include <p3d/base/text.hpp>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
@@ -177,6 +179,31 @@ MaybeMismatch read_list(toml::array const& list, std::function<MaybeMismatch(tom
     }
   }
   return {};
+}
+
+MaybeMismatch read_of_layers(toml::node const& node, IntegerRange range, std::int64_t usual,
+                             std::vector<std::int64_t>& out) {
+  std::vector<std::int64_t> values;
+  auto const read_one = [&](toml::node const& element) {
+    std::int64_t value = 0;
+    auto mismatch = read_integer(element, range, value);
+    if (!mismatch) values.push_back(value);
+    return mismatch;
+  };
+  if (auto const* list = node.as_array()) {
+    if (auto mismatch = read_list(*list, read_one)) return mismatch;
+    if (values.empty()) return Mismatch{&node, "an empty list", "give one number for each layer, or remove the key"};
+  } else if (auto mismatch = read_one(node)) {
+    return mismatch;
+  }
+  bool const none = std::all_of(values.begin(), values.end(), [&](auto value) { return value == usual; });
+  out = none ? std::vector<std::int64_t>{} : values;
+  return {};
+}
+
+std::string text_of_layers(std::vector<std::int64_t> const& values, std::int64_t usual) {
+  if (values.size() > 1) return fmt::format("[{}]", fmt::join(values, ", "));
+  return fmt::format("{}", values.empty() ? usual : values[0]);
 }
 
 MaybeMismatch read_duration(toml::node const& node, std::int64_t& seconds) {

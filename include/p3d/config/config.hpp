@@ -205,13 +205,12 @@ struct Model {
   /// Number of matrices of an MLP, or of an expert: up, down and maybe a gate.
   int mlp_matrices() const { return gated() ? 3 : 2; }
   /// The entry of `window` for a layer; 0: the layer has no window.
-  std::int64_t window_of(std::int64_t layer) const {
-    return window.empty() ? 0 : window[static_cast<std::size_t>(layer) % window.size()];
-  }
+  std::int64_t window_of(std::int64_t layer) const { return of_layer(window, layer, 0); }
   /// True when a layer rotates queries and keys.
-  bool rotates(std::int64_t layer) const {
-    return position == Position::rope &&
-           (rope_layers.empty() || rope_layers[static_cast<std::size_t>(layer) % rope_layers.size()] != 0);
+  bool rotates(std::int64_t layer) const { return position == Position::rope && of_layer(rope_layers, layer, 1) != 0; }
+  /// A layer's entry of a list that begins anew where it ends; `usual` where the list is empty.
+  static std::int64_t of_layer(std::vector<std::int64_t> const& list, std::int64_t layer, std::int64_t usual) {
+    return list.empty() ? usual : list[static_cast<std::size_t>(layer) % list.size()];
   }
   bool operator==(Model const&) const = default;
 };

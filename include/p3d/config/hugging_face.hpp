@@ -36,8 +36,7 @@ HuggingFaceModel read_hugging_face_folder(std::string const& folder);
 
 /// The family whose architecture the model has: mistral where a Llama without biases has one window for all layers,
 /// qwen2 where q, k and v alone have biases, smollm3 where a layer does not rotate; with experts qwen2_moe where some
-/// are shared, else mixtral. Throws
-/// base::Error (bad_input) that names the keys of [model] that no family has.
+/// are shared, else mixtral. Throws base::Error (bad_input) that names the keys of [model] that no family has.
 ModelFamily family_of(Model const& model);
 
 /// The text of a config.json of the model. `dtype` is the type of the weights as torch names it ("float32").

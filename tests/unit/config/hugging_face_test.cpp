@@ -23,20 +23,23 @@ void refused(Json const& file, std::string const& words) {
   expect_error([&] { read(file); }, words);
 }
 
-TEST(HuggingFaceConfig, Gpt2IsThePreset) {
-  auto const read_model = read(gpt2());
-  EXPECT_EQ(read_model.family, ModelFamily::gpt2);
-  auto expected = good("", {"model.preset=gpt2-124m", "model.dropout=0.1"}).model;
+/// Reads the file of a model that is a preset, with some keys besides, and compares both.
+HuggingFaceModel read_preset(Json const& file, ModelFamily family, std::vector<std::string> const& overrides) {
+  auto expected = good("", overrides).model;
   expected.preset.clear();
-  EXPECT_EQ(read_model.model, expected);
-  EXPECT_TRUE(read_model.notes.empty());
+  auto found = read(file);
+  EXPECT_EQ(found.family, family);
+  EXPECT_EQ(found.model, expected);
+  return found;
+}
+
+TEST(HuggingFaceConfig, Gpt2IsThePreset) {
+  auto const found = read_preset(gpt2(), ModelFamily::gpt2, {"model.preset=gpt2-124m", "model.dropout=0.1"});
+  EXPECT_TRUE(found.notes.empty());
 }
 
 TEST(HuggingFaceConfig, LlamaIsThePreset) {
-  auto expected = good("", {"model.preset=llama3-8b", "model.seq_len=131072"}).model;
-  expected.preset.clear();
-  EXPECT_EQ(read(llama()).model, expected);
-  EXPECT_EQ(read(llama()).family, ModelFamily::llama);
+  read_preset(llama(), ModelFamily::llama, {"model.preset=llama3-8b", "model.seq_len=131072"});
 }
 
 TEST(HuggingFaceConfig, WhatIsLeftOutHasTheDefaultOfTransformers) {
@@ -106,10 +109,8 @@ TEST(HuggingFaceConfig, MistralIsALlamaWithAWindow) {
 }
 
 TEST(HuggingFaceConfig, HeadDimMayDifferFromHiddenOverHeads) {
-  auto expected = good("", {"model.preset=mistral-nemo-12b"}).model;
-  expected.preset.clear();
-  EXPECT_EQ(read(nemo()).model, expected);
-  EXPECT_EQ(read(nemo()).model.head_dim(), 128);
+  auto const found = read_preset(nemo(), ModelFamily::mistral, {"model.preset=mistral-nemo-12b"});
+  EXPECT_EQ(found.model.head_dim(), 128);
   EXPECT_EQ(read(with(llama(), "head_dim", 64)).model.head_dim(), 64);
   EXPECT_EQ(read(with(with(llama(), "hidden_size", 4000), "head_dim", 64)).model.head_dim(), 64);
   refused(with(llama(), "hidden_size", 4001), "hidden_size divisible by num_attention_heads, or head_dim: 4001 and 32");
@@ -118,11 +119,7 @@ TEST(HuggingFaceConfig, HeadDimMayDifferFromHiddenOverHeads) {
 }
 
 TEST(HuggingFaceConfig, Qwen2HasBiasesOfQueriesKeysAndValuesAlone) {
-  auto expected = good("", {"model.preset=qwen2.5-0.5b"}).model;
-  expected.preset.clear();
-  auto const found = read(qwen2());
-  EXPECT_EQ(found.family, ModelFamily::qwen2);
-  EXPECT_EQ(found.model, expected);
+  auto const found = read_preset(qwen2(), ModelFamily::qwen2, {"model.preset=qwen2.5-0.5b"});
   EXPECT_TRUE(found.model.qkv_bias && !found.model.bias);
   EXPECT_EQ(read(with(without(qwen2(), "num_key_value_heads"), "num_attention_heads", 32)).model.kv_heads, 32);
   refused(with(qwen2(), "use_sliding_window", true), "attention to all earlier tokens");
@@ -131,11 +128,7 @@ TEST(HuggingFaceConfig, Qwen2HasBiasesOfQueriesKeysAndValuesAlone) {
 }
 
 TEST(HuggingFaceConfig, SomeLayersOfSmolLm3DoNotRotate) {
-  auto expected = good("", {"model.preset=smollm3-3b"}).model;
-  expected.preset.clear();
-  auto const found = read(smollm3());
-  EXPECT_EQ(found.family, ModelFamily::smollm3);
-  EXPECT_EQ(found.model, expected);
+  auto const found = read_preset(smollm3(), ModelFamily::smollm3, {"model.preset=smollm3-3b"});
   EXPECT_TRUE(found.model.rotates(0) && found.model.rotates(34));
   EXPECT_FALSE(found.model.rotates(3) || found.model.rotates(35));
   auto const of = [](char const* key, Json const& value) {
