@@ -385,6 +385,8 @@ void fake_nccl_delay(int communicator, int microseconds) {
     if (communicator < 0 || i == communicator) device().delay[i] = microseconds;
 }
 
+int fake_nccl_made() { return device().made; }
+
 void fake_nccl_run_on(cudaStream_t stream, void (*function)(void*), void* argument) {
   std::lock_guard const lock(device().mutex);
   stream->items.push_back({[=] {

@@ -18,6 +18,8 @@ void fake_nccl_close();
 /// Calls of the n-th communicator that this process makes are on their stream only so many microseconds after they
 /// ended (the state says that they are in progress until then). -1: all communicators.
 void fake_nccl_delay(int communicator, int microseconds);
+/// How many communicators this rank has made: the number of its next one, counted from 0.
+int fake_nccl_made();
 /// Calls `function` where the stream has come to it.
 void fake_nccl_run_on(cudaStream_t stream, void (*function)(void*), void* argument);
 }

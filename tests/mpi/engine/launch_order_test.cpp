@@ -82,8 +82,11 @@ TEST_F(LaunchOrder, OfTrainingsHasNoCircle) {
 TEST_F(LaunchOrder, DISABLED_OfHastyEnginesHasOne) {
   ASSERT_EQ(world.size(), 4);
   test::LibraryInUse const library(world, std::make_shared<test::HastyApi>());
-  if (world.rank() % 3 == 0) fake_nccl_delay(1, 2000);
-  for (int i = 0; i < 20; ++i) train(world, {"parallel.dp=2", "parallel.tp=2", "parallel.order=\"tp-dp\""}, 2);
+  // On a busy machine tp's next sum comes only after a while: each training waits twice as long with dp's.
+  for (int milliseconds = 2; milliseconds <= 256; milliseconds *= 2) {
+    if (world.rank() % 3 == 0) fake_nccl_delay(fake_nccl_made() + 1, 1000 * milliseconds);
+    train(world, {"parallel.dp=2", "parallel.tp=2", "parallel.order=\"tp-dp\""}, 2);
+  }
   FAIL() << "no circle was found";
 }
 
