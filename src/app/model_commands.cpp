@@ -11,6 +11,7 @@
 #include <p3d/base/log.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/comm/agree.hpp>
+#include <p3d/config/hugging_face.hpp>
 #include <p3d/config/parse.hpp>
 #include <p3d/io/checkpoint_writer.hpp>
 #include <p3d/io/model_files.hpp>
@@ -132,6 +133,13 @@ int import_model(ModelWords const& words, std::string precision, comm::Communica
   return 0;
 }
 
+/// Prints the families of models: model_type, name, and the keys of [model] that make one.
+int list_families() {
+  for (auto const& row : config::model_families())
+    base::log_root(fmt::format("{:<10}  {:<10}  {}", to_string(row.family), row.name, row.form));
+  return 0;
+}
+
 }  // namespace
 
 ModelWords sort_words(std::vector<std::string> const& words, char const* expected, std::string const& name, bool keys) {
@@ -154,18 +162,19 @@ int import_command(int argc, char** argv) {
   Overrides words;
   std::string precision;
   CLI::App app{
-      "Makes a checkpoint of a model in Hugging Face form (model_type gpt2, llama, mistral, mixtral, qwen2, "
-      "qwen2_moe or smollm3: "
-      "config.json and safetensors). It has the weights and no moments: a run takes them with checkpoint.load = "
+      "Makes a checkpoint of a model in Hugging Face form (config.json and safetensors; --list names the model types). "
+      "It has the weights and no moments: a run takes them with checkpoint.load = "
       "\"weights\". It carries the files beside the weights too (config.json, generation_config.json, the tokenizer "
-      "and "
-      "its chat template), for p3d export. One process is enough; several divide the work."};
+      "and its chat template), for p3d export. One process is enough; several divide the work."};
   app.name("p3d import");
   app.add_option("words", words, "the model's folder, the checkpoint to make, then keys of the input it carries")
       ->type_name("FOLDER OUT.h5 [KEY=VALUE ...]");
   app.add_option("--precision", precision, "run.precision of that input (fp64 for weights of fp64, else fp32)")
       ->check(CLI::IsMember({"fp64", "fp32", "bf16", "fp16"}));
+  bool list = false;
+  app.add_flag("--list", list, "print the model types that p3d reads and writes, and start nothing");
   if (auto const code = parse_words(app, argc, argv)) return *code;
+  if (list) return list_families();
   auto const sorted = sort_words(words, "FOLDER OUT.h5 [KEY=VALUE ...]", "p3d import", true);
   return with_ranks(argc, argv, [&](auto& world) { return import_model(sorted, precision, world); });
 }

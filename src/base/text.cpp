@@ -82,6 +82,11 @@ std::string join(std::vector<std::string> const& parts, std::string_view separat
   return fmt::format("{}", fmt::join(parts, separator));
 }
 
+std::string join_last(std::vector<std::string> const& parts, std::string_view separator, std::string_view last) {
+  if (parts.size() < 2) return join(parts, separator);
+  return join({parts.begin(), parts.end() - 1}, separator).append(last).append(parts.back());
+}
+
 std::string number_ranges(std::vector<int> const& numbers, std::string_view to, std::string_view separator) {
   std::string text;
   for (std::size_t i = 0, j = 0; i < numbers.size(); i = j) {

@@ -404,6 +404,18 @@ void require_heads(Reader& r, HuggingFaceModel const& read) {
     r.wrong("num_attention_heads divisible by num_key_value_heads", fmt::format("{} and {}", m.heads, m.kv_heads));
 }
 
+void read_family(Reader& r, HuggingFaceModel& out, std::string const& path) {
+  switch (out.family) {
+    case ModelFamily::gpt2: return read_gpt2(r, out);
+    case ModelFamily::llama: return read_llama(r, out, path);
+    case ModelFamily::mistral: return read_mistral(r, out, path);
+    case ModelFamily::mixtral: return read_mixtral(r, out, path);
+    case ModelFamily::qwen2: return read_qwen2(r, out, path);
+    case ModelFamily::qwen2_moe: return read_qwen2_moe(r, out, path);
+    case ModelFamily::smollm3: return read_smollm3(r, out, path);
+  }
+}
+
 }  // namespace
 
 HuggingFaceModel read_hugging_face(std::string_view text, std::string const& path) {
@@ -411,33 +423,18 @@ HuggingFaceModel read_hugging_face(std::string_view text, std::string const& pat
   Reader r(file, path);
   auto const type = file.is_object() ? r.value("model_type") : json();
   HuggingFaceModel out;
-  if (type == "gpt2") {
-    read_gpt2(r, out);
-  } else if (type == "llama") {
-    out.family = ModelFamily::llama;
-    read_llama(r, out, path);
-  } else if (type == "mistral") {
-    out.family = ModelFamily::mistral;
-    read_mistral(r, out, path);
-  } else if (type == "mixtral") {
-    out.family = ModelFamily::mixtral;
-    read_mixtral(r, out, path);
-  } else if (type == "qwen2") {
-    out.family = ModelFamily::qwen2;
-    read_qwen2(r, out, path);
-  } else if (type == "qwen2_moe") {
-    out.family = ModelFamily::qwen2_moe;
-    read_qwen2_moe(r, out, path);
-  } else if (type == "smollm3") {
-    out.family = ModelFamily::smollm3;
-    read_smollm3(r, out, path);
-  } else {
-    base::refuse({.expected = "model_type \"gpt2\", \"llama\", \"mistral\", \"mixtral\", \"qwen2\", \"qwen2_moe\" or "
-                              "\"smollm3\"",
+  auto const types = enum_names(ModelFamily{});
+  auto const at = std::find(types.begin(), types.end(), type);
+  if (at == types.end()) {
+    std::vector<std::string> quoted;
+    for (auto const* name : types) quoted.push_back(fmt::format("\"{}\"", name));
+    base::refuse({.expected = "model_type " + base::join_last(quoted, ", ", " or "),
                   .found = type.is_null() ? "none" : describe(type),
                   .where = path,
                   .fix = "p3d reads these architectures; choose a model of one of them"});
   }
+  out.family = static_cast<ModelFamily>(at - types.begin());
+  read_family(r, out, path);
   if (out.family != ModelFamily::gpt2) read_layer_types(r, out.model);
   if (!out.model.moe.on()) out.model.moe.ffn = out.model.ffn;  // the default of the key in an input
   if (r.good()) require_heads(r, out);

@@ -96,30 +96,12 @@ Json rope_of(Model const& m) {
   return rope;
 }
 
-}  // namespace
-
-namespace {
-
 /// The only one of the families like Llama that the model can be.
 ModelFamily like_llama(Model const& m) {
   if (m.moe.on()) return m.moe.shared_ffn > 0 ? ModelFamily::qwen2_moe : ModelFamily::mixtral;
   if (has_layer_without_rope(m)) return ModelFamily::smollm3;
   if (has_window(m)) return ModelFamily::mistral;
   return m.qkv_bias && !m.bias ? ModelFamily::qwen2 : ModelFamily::llama;
-}
-
-/// The name of a family as people call it.
-char const* people_call(ModelFamily family) {
-  switch (family) {
-    case ModelFamily::gpt2: return "GPT-2";
-    case ModelFamily::llama: return "Llama";
-    case ModelFamily::mistral: return "Mistral";
-    case ModelFamily::mixtral: return "Mixtral";
-    case ModelFamily::qwen2: return "Qwen2";
-    case ModelFamily::qwen2_moe: return "Qwen2-MoE";
-    case ModelFamily::smollm3: return "SmolLM3";
-  }
-  return "?";
 }
 
 }  // namespace
@@ -131,38 +113,20 @@ ModelFamily family_of(Model const& m) {
   auto const llama = strange(m, other);
   if (llama.empty()) return other;
   bool const nearer_gpt = gpt.size() <= llama.size();
-  base::refuse({.expected =
-                    "a model of the form of GPT-2 (layernorm, learned, gelu, bias, kv_heads = heads, no window), of "
-                    "Llama (rmsnorm, rope, swiglu, no window), of Mistral (as Llama, no bias, one window for all "
-                    "layers), of Qwen2 (as Llama, no bias but qkv_bias), of SmolLM3 (as Llama, some rope_layers 0), of "
-                    "Mixtral (as Mistral, experts in all layers, "
-                    "softmax) or of Qwen2-MoE (as Llama, no bias but maybe qkv_bias, routed experts, softmax, gated "
-                    "shared experts)",
+  std::vector<std::string> forms;
+  for (auto const& row : model_families()) forms.push_back(fmt::format("{} ({})", row.name, row.form));
+  base::refuse({.expected = "a model of the form of " + base::join_last(forms, ", of ", " or of "),
                 .found = fmt::format("{}, which {} does not have", base::join(nearer_gpt ? gpt : llama),
-                                     nearer_gpt ? "GPT-2" : people_call(other)),
+                                     row_of(nearer_gpt ? ModelFamily::gpt2 : other).name),
                 .where = "[model]",
                 .fix = "no other form has a name among the models of Hugging Face that p3d knows"});
 }
 
 namespace {
 
-/// The class of transformers that runs a family, for "architectures".
-char const* architecture(ModelFamily family) {
-  switch (family) {
-    case ModelFamily::gpt2: return "GPT2LMHeadModel";
-    case ModelFamily::llama: return "LlamaForCausalLM";
-    case ModelFamily::mistral: return "MistralForCausalLM";
-    case ModelFamily::mixtral: return "MixtralForCausalLM";
-    case ModelFamily::qwen2: return "Qwen2ForCausalLM";
-    case ModelFamily::qwen2_moe: return "Qwen2MoeForCausalLM";
-    case ModelFamily::smollm3: return "SmolLM3ForCausalLM";
-  }
-  return "?";
-}
-
 /// The keys of GPT2Config.
 Json write_gpt2(Model const& m) {
-  return {{"architectures", {architecture(ModelFamily::gpt2)}},
+  return {{"architectures", {row_of(ModelFamily::gpt2).architecture}},
           {"model_type", "gpt2"},
           {"vocab_size", m.vocab_size},
           {"n_positions", m.seq_len},
@@ -200,7 +164,7 @@ void write_experts(Model const& m, ModelFamily family, Json& out) {
 /// The keys of LlamaConfig and of the configurations after it.
 Json write_llama(Model const& m, ModelFamily family) {
   bool const mixtral = family == ModelFamily::mixtral, qwen = family == ModelFamily::qwen2_moe;
-  Json out{{"architectures", {architecture(family)}},
+  Json out{{"architectures", {row_of(family).architecture}},
            {"model_type", to_string(family)},
            {"vocab_size", m.vocab_size},
            {"max_position_embeddings", m.seq_len},

@@ -80,6 +80,13 @@ class Models(AppTest):
         (folder / "config.json").write_text(json.dumps({**config, **changes}))
         return folder
 
+    def test_the_list_of_model_types(self):
+        types = [line.split()[0] for line in self.good("import", "--list").splitlines()]
+        self.assertLessEqual({"gpt2", "llama", "mixtral", "smollm3"}, set(types))
+        text = (program.SOURCE / "docs/model_files.md").read_text()
+        for name in types:
+            self.assertIn(f"`{name}`", text.split("```")[0], "docs/model_files.md begins with all model types")
+
     def test_losses_are_those_of_transformers(self):
         for case in CASES:
             (size, loss), = expected(case, "eval")

@@ -43,6 +43,7 @@ RUN = {
     "p3d data head tokens --tokenizer tokenizer.json": ("", ()),
     "p3d data check tokens": ("", ()),
     "p3d data stats tokens": ("", ()),
+    "p3d import --list": ("", ()),
     "p3d import MODEL model.h5": ("", ("model.h5",)),
     "p3d export FILE model": ("", ("model/model.safetensors",)),
     "mpiexec -n 2 p3d input.toml model.load=MODEL": ("run.steps=2", ("loaded/metrics.csv",)),

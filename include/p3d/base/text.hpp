@@ -23,6 +23,8 @@ std::string human_seconds(double seconds);
 std::string counted(std::int64_t count, std::string_view word);
 /// The parts in one text, with the separator between them: {"1", "2", "3"} -> "1, 2, 3".
 std::string join(std::vector<std::string> const& parts, std::string_view separator = ", ");
+/// The parts in one text, with `last` as the separator before the last part: {"1", "2", "3"} and " or " -> "1, 2 or 3".
+std::string join_last(std::vector<std::string> const& parts, std::string_view separator, std::string_view last);
 /// Ascending numbers as ranges: "0-3,8,10-11", with `to` in place of "-" and `separator` in place of ",".
 std::string number_ranges(std::vector<int> const& numbers, std::string_view to = "-", std::string_view separator = ",");
 

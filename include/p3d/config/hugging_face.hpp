@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// config.json of Hugging Face transformers <-> [model], for model_type "gpt2", "llama", "mistral", "mixtral",
-// "qwen2", "qwen2_moe" and "smollm3". docs/model_files.md lists the keys. Source: GPT2Config, LlamaConfig,
-// MistralConfig, MixtralConfig, Qwen2Config, Qwen2MoeConfig and SmolLM3Config of transformers (4.x and 5.x), whose
-// defaults stand for keys that a file may leave out.
+// config.json of Hugging Face transformers <-> [model], for the families of model_families(). docs/model_files.md lists
+// the keys. Source: the families' configuration classes in transformers (4.x and 5.x: GPT2Config, LlamaConfig and so
+// on), whose defaults stand for keys that a file may leave out.
 
 #include <p3d/config/config.hpp>
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +19,17 @@ enum class ModelFamily { gpt2, llama, mistral, mixtral, qwen2, qwen2_moe, smollm
 constexpr auto enum_names(ModelFamily) {
   return std::array{"gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "smollm3"};
 }
+
+/// A family in words.
+struct ModelFamilyRow {
+  ModelFamily family;
+  char const* name;          ///< as people call it: "Llama"
+  char const* architecture;  ///< the class of transformers that runs it, for "architectures"
+  char const* form;          ///< the keys of [model] that make a model one of the family
+};
+/// All families, in the order of the enumeration.
+std::span<ModelFamilyRow const> model_families();
+inline ModelFamilyRow const& row_of(ModelFamily family) { return model_families()[static_cast<std::size_t>(family)]; }
 
 /// A model that was read from a config.json.
 struct HuggingFaceModel {

@@ -81,6 +81,9 @@ TEST(Join, PutsTheSeparatorBetween) {
   EXPECT_EQ(join({"a"}), "a");
   EXPECT_EQ(join({"a", "b", "c"}), "a, b, c");
   EXPECT_EQ(join({"a", "b"}, " x "), "a x b");
+  EXPECT_EQ(join_last({"a", "b", "c"}, ", ", " or "), "a, b or c");
+  EXPECT_EQ(join_last({"a"}, ", ", " or "), "a");
+  EXPECT_EQ(join_last({}, ", ", " or "), "");
 }
 
 TEST(Text, RangesOfNumbers) {

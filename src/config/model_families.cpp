@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The families of models in words: what `p3d import --list` prints and what errors name.
+#include <p3d/config/hugging_face.hpp>
+
+namespace p3d::config {
+
+namespace {
+
+constexpr ModelFamilyRow rows[] = {
+    {ModelFamily::gpt2, "GPT-2", "GPT2LMHeadModel", "layernorm, learned, gelu, bias, kv_heads = heads, no window"},
+    {ModelFamily::llama, "Llama", "LlamaForCausalLM", "rmsnorm, rope, swiglu, no window"},
+    {ModelFamily::mistral, "Mistral", "MistralForCausalLM", "as Llama, no bias, one window for all layers"},
+    {ModelFamily::mixtral, "Mixtral", "MixtralForCausalLM", "as Mistral, experts in all layers, softmax"},
+    {ModelFamily::qwen2, "Qwen2", "Qwen2ForCausalLM", "as Llama, no bias but qkv_bias"},
+    {ModelFamily::qwen2_moe, "Qwen2-MoE", "Qwen2MoeForCausalLM",
+     "as Llama, no bias but maybe qkv_bias, routed experts, softmax, gated shared experts"},
+    {ModelFamily::smollm3, "SmolLM3", "SmolLM3ForCausalLM", "as Llama, some rope_layers 0"}};
+
+constexpr bool in_order() {
+  for (std::size_t i = 0; i < std::size(rows); ++i)
+    if (rows[i].family != static_cast<ModelFamily>(i)) return false;
+  return std::size(rows) == enum_names(ModelFamily{}).size();
+}
+static_assert(in_order(), "row_of() finds a family by its number");
+
+}  // namespace
+
+std::span<ModelFamilyRow const> model_families() { return rows; }
+
+}  // namespace p3d::config
