@@ -70,6 +70,7 @@ std::vector<Required> const& required() {
       {"quantization_config", nullptr, "weights that are numbers"},
       {"pretraining_tp", 1, "whole GEMMs"},
       {"partial_rotary_factor", 1.0, "rotation of the whole head"},
+      {"clip_qkv", nullptr, "queries, keys and values of any size"},
       {"use_mrope", false, "rotation by one position"},
       {"rope_interleaved", false, "rotation of the pairs i and i + head_dim / 2"},
       {"hidden_act", "silu", "SwiGLU"}};
@@ -236,6 +237,7 @@ struct LlamaDefaults {
   double norm_eps = 1e-6, rope_theta = 1e4;
   bool tied = false;
   std::int64_t kv_heads = 0;  ///< 0: as many as heads
+  std::int64_t head_dim = 0;  ///< 0: hidden / heads
 };
 
 /// Reads the keys that LlamaConfig and the configurations after it share.
@@ -251,7 +253,8 @@ void read_llama(Reader& r, HuggingFaceModel& out, std::string const& path, Llama
   m.seq_len = r.integer("max_position_embeddings", limits::width);
   m.norm_eps = r.number("rms_norm_eps", 1e-300, 1.0, defaults.norm_eps);
   read_rope(r, m, defaults.rope_theta, path);
-  m.head_size = r.integer("head_dim", limits::hidden, std::max<std::int64_t>(1, m.hidden / m.heads));
+  auto const even = std::max<std::int64_t>(1, m.hidden / m.heads);
+  m.head_size = r.integer("head_dim", limits::hidden, defaults.head_dim > 0 ? defaults.head_dim : even);
   bool const attention = r.flag("attention_bias", false), mlp = r.flag("mlp_bias", false);
   if (attention != mlp)
     r.wrong("attention_bias and mlp_bias alike (model.bias is one key for all linear layers)",
@@ -297,6 +300,15 @@ void read_qwen2(Reader& r, HuggingFaceModel& out, std::string const& path) {
   skip_unused_window(r);
 }
 
+/// Reads Qwen3Config: a Llama without biases whose heads norm queries and keys, and whose windows are not in use.
+void read_qwen3(Reader& r, HuggingFaceModel& out, std::string const& path) {
+  read_llama(r, out, path, {.kv_heads = 32, .head_dim = 128});
+  auto& m = out.model;
+  if (m.bias) r.wrong("attention_bias = false (p3d's Qwen3 has no biases)", r.found("attention_bias"));
+  m.qk_norm = QkNorm::head;
+  skip_unused_window(r);
+}
+
 /// Reads SmolLM3Config: a Llama of which some layers do not rotate queries and keys. They are listed, or one comes
 /// every no_rope_layer_interval layers.
 void read_smollm3(Reader& r, HuggingFaceModel& out, std::string const& path) {
@@ -321,10 +333,14 @@ void read_smollm3(Reader& r, HuggingFaceModel& out, std::string const& path) {
   r.value("pretraining_tp");  // SmolLM3's published file has it, its code does not read it
 }
 
-/// Reads the keys that MixtralConfig and Qwen2MoeConfig share; `number` names the key of the number of experts.
+/// Reads the keys that all families with experts share; `number` names the key of the number of experts, for which
+/// transformers 5 knows the name num_local_experts in all of them.
 void read_experts(Reader& r, HuggingFaceModel& out, char const* number, std::int64_t experts, std::int64_t top_k) {
   auto& moe = out.model.moe;
-  moe.experts = r.integer(number, limits::experts, experts);
+  char const* const other = "num_local_experts";
+  moe.experts = r.integer(r.has(number) ? number : other, limits::experts, experts);
+  if (std::string_view(number) != other && r.has(number) && r.has(other) && r.value(other) != moe.experts)
+    r.wrong(fmt::format("{} = {}, as {} says", other, moe.experts, number), r.found(other));
   moe.top_k = r.integer("num_experts_per_tok", limits::experts, top_k);
   if (moe.top_k > moe.experts)
     r.wrong(fmt::format("num_experts_per_tok of at most {} = {}", number, moe.experts), r.found("num_experts_per_tok"));
@@ -365,20 +381,45 @@ void read_dense_layers(Reader& r, Model& m) {
   if (good && m.moe_layers() == 0) r.wrong("a layer with experts", "none");
 }
 
+/// Reads the keys of experts that Qwen2MoeConfig and Qwen3MoeConfig share.
+void read_qwen_experts(Reader& r, HuggingFaceModel& out, std::int64_t experts, std::int64_t top_k, std::int64_t ffn) {
+  auto& m = out.model;
+  read_experts(r, out, "num_experts", experts, top_k);
+  m.moe.ffn = r.integer("moe_intermediate_size", limits::width, ffn);
+  m.moe.normalize = r.flag("norm_topk_prob", false);
+  m.moe.every = r.integer("decoder_sparse_step", limits::layers, 1);
+  read_dense_layers(r, m);
+  skip_unused_window(r);
+}
+
 /// Reads Qwen2MoeConfig: routed and shared experts in some layers.
 void read_qwen2_moe(Reader& r, HuggingFaceModel& out, std::string const& path) {
   constexpr std::int64_t default_experts = 60, default_top_k = 4, default_ffn = 1408, default_shared = 5632;
   read_llama(r, out, path, {.kv_heads = 16});
   auto& m = out.model;
   m.qkv_bias = r.flag("qkv_bias", true);
-  read_experts(r, out, "num_experts", default_experts, default_top_k);
-  m.moe.ffn = r.integer("moe_intermediate_size", limits::width, default_ffn);
+  read_qwen_experts(r, out, default_experts, default_top_k, default_ffn);
   m.moe.shared_ffn = r.integer("shared_expert_intermediate_size", limits::width, default_shared);
   m.moe.shared_gate = true;
+}
+
+/// Reads Qwen3MoeConfig: a Qwen3 with routed experts in some layers.
+void read_qwen3_moe(Reader& r, HuggingFaceModel& out, std::string const& path) {
+  constexpr std::int64_t default_experts = 128, default_top_k = 8, default_ffn = 768;
+  read_llama(r, out, path, {.kv_heads = 4});
+  out.model.qk_norm = QkNorm::head;
+  read_qwen_experts(r, out, default_experts, default_top_k, default_ffn);
+}
+
+/// Reads OlmoeConfig: experts in all layers, and one norm for all queries of a token and one for all its keys.
+void read_olmoe(Reader& r, HuggingFaceModel& out, std::string const& path) {
+  constexpr std::int64_t default_experts = 64, default_top_k = 8;
+  read_llama(r, out, path, {.norm_eps = 1e-5});
+  auto& m = out.model;
+  m.qk_norm = QkNorm::full;
+  read_experts(r, out, "num_experts", default_experts, default_top_k);
+  m.moe.ffn = m.ffn;
   m.moe.normalize = r.flag("norm_topk_prob", false);
-  m.moe.every = r.integer("decoder_sparse_step", limits::layers, 1);
-  read_dense_layers(r, m);
-  skip_unused_window(r);
 }
 
 /// Requires that all layers attend alike: to all earlier tokens, or within the window.
@@ -412,6 +453,9 @@ void read_family(Reader& r, HuggingFaceModel& out, std::string const& path) {
     case ModelFamily::mixtral: return read_mixtral(r, out, path);
     case ModelFamily::qwen2: return read_qwen2(r, out, path);
     case ModelFamily::qwen2_moe: return read_qwen2_moe(r, out, path);
+    case ModelFamily::qwen3: return read_qwen3(r, out, path);
+    case ModelFamily::qwen3_moe: return read_qwen3_moe(r, out, path);
+    case ModelFamily::olmoe: return read_olmoe(r, out, path);
     case ModelFamily::smollm3: return read_smollm3(r, out, path);
   }
 }

@@ -39,19 +39,31 @@ bool has_layer_without_rope(Model const& m) {
   return m.position == Position::rope && any_layer(m, [&](auto l) { return !m.rotates(l); });
 }
 
+bool has_experts(ModelFamily family) {
+  return family == ModelFamily::mixtral || family == ModelFamily::qwen2_moe || family == ModelFamily::qwen3_moe ||
+         family == ModelFamily::olmoe;
+}
+QkNorm qk_norm_of(ModelFamily family) {
+  if (family == ModelFamily::olmoe) return QkNorm::full;
+  return family == ModelFamily::qwen3 || family == ModelFamily::qwen3_moe ? QkNorm::head : QkNorm::none;
+}
+
 /// Notes a key whose value is not `good` for a family.
 using Want = std::function<void(bool good, char const* key, std::string const& value)>;
 
-/// Asks for the keys of experts that Mixtral and Qwen2-MoE have.
-void want_experts(Moe const& moe, bool mixtral, bool all_layers, Want const& want) {
+/// Asks for the keys of experts that a family has.
+void want_experts(Moe const& moe, ModelFamily family, bool all_layers, Want const& want) {
   auto const number = [](auto n) { return fmt::format("{}", n); };
+  if (!moe.on()) return want(false, "moe.experts", "0");
   want(moe.score == RouterScore::softmax, "moe.score", to_string(moe.score));
   want(moe.scale == 1.0, "moe.scale", number(moe.scale));
   want(!moe.grouped(), "moe.groups", number(moe.groups));
   want(moe.bias_update_rate == 0.0, "moe.bias_update_rate", number(moe.bias_update_rate));
   want(moe.capacity_factor == 0.0, "moe.capacity_factor", number(moe.capacity_factor));
-  if (!mixtral) return want(moe.shared_gate, "moe.shared_gate", "false");
-  want(moe.normalize, "moe.normalize", "false");
+  if (family == ModelFamily::qwen2_moe) return want(moe.shared_gate, "moe.shared_gate", "false");
+  want(moe.shared_ffn == 0, "moe.shared_ffn", number(moe.shared_ffn));
+  if (family == ModelFamily::qwen3_moe) return;
+  if (family == ModelFamily::mixtral) want(moe.normalize, "moe.normalize", "false");
   want(all_layers, moe.first_dense > 0 ? "moe.first_dense" : "moe.every",
        number(moe.first_dense > 0 ? moe.first_dense : moe.every));
 }
@@ -69,16 +81,18 @@ std::vector<std::string> strange(Model const& m, ModelFamily family) {
   if (gpt) want(m.bias, "bias", "false");
   if (gpt) want(m.kv_heads == m.heads, "kv_heads", fmt::format("{} (heads = {})", m.kv_heads, m.heads));
   if (gpt) want(m.head_dim() * m.heads == m.hidden, "head_dim", fmt::format("{}", m.head_dim()));
-  bool const mixtral = family == ModelFamily::mixtral, qwen = family == ModelFamily::qwen2_moe;
-  bool const qwen2 = family == ModelFamily::qwen2;
-  bool const mistral = family == ModelFamily::mistral || mixtral;
+  bool const mistral = family == ModelFamily::mistral || family == ModelFamily::mixtral;
   want(mistral ? one_window(m) : !has_window(m), "window", text_of_layers(m.window, 0));
-  if (mistral || qwen || qwen2) want(!m.bias, "bias", "true");
   bool const smollm3 = family == ModelFamily::smollm3;
-  if ((mistral || smollm3) && !m.bias) want(!m.qkv_bias, "qkv_bias", "true");
+  bool const biased = gpt || family == ModelFamily::llama || smollm3;  // where the file says so
+  bool const qkv_alone =
+      family == ModelFamily::llama || family == ModelFamily::qwen2 || family == ModelFamily::qwen2_moe;
+  if (!biased) want(!m.bias, "bias", "true");
+  if (!qkv_alone && !m.bias) want(!m.qkv_bias, "qkv_bias", "true");
+  want(m.qk_norm == qk_norm_of(family), "qk_norm", to_string(m.qk_norm));
   if (!gpt && !smollm3) want(!has_layer_without_rope(m), "rope_layers", text_of_layers(m.rope_layers, 1));
-  if (mixtral || qwen)
-    want_experts(m.moe, mixtral, m.moe_layers() == m.layers, want);
+  if (has_experts(family))
+    want_experts(m.moe, family, m.moe_layers() == m.layers, want);
   else
     want(!m.moe.on(), "moe.experts", fmt::format("{}", m.moe.experts));
   return out;
@@ -98,6 +112,8 @@ Json rope_of(Model const& m) {
 
 /// The only one of the families like Llama that the model can be.
 ModelFamily like_llama(Model const& m) {
+  if (m.qk_norm == QkNorm::full) return ModelFamily::olmoe;
+  if (m.qk_norm == QkNorm::head) return m.moe.on() ? ModelFamily::qwen3_moe : ModelFamily::qwen3;
   if (m.moe.on()) return m.moe.shared_ffn > 0 ? ModelFamily::qwen2_moe : ModelFamily::mixtral;
   if (has_layer_without_rope(m)) return ModelFamily::smollm3;
   if (has_window(m)) return ModelFamily::mistral;
@@ -149,27 +165,30 @@ void write_experts(Model const& m, ModelFamily family, Json& out) {
     out["num_local_experts"] = m.moe.experts;
     return;
   }
+  out["num_experts"] = m.moe.experts;
+  out["norm_topk_prob"] = m.moe.normalize;
+  if (family == ModelFamily::olmoe) return;
   std::vector<std::int64_t> dense;
   for (std::int64_t l = 0; l < m.moe.first_dense; ++l) dense.push_back(l);
-  out["num_experts"] = m.moe.experts;
   out["moe_intermediate_size"] = m.moe.ffn;
-  out["shared_expert_intermediate_size"] = m.moe.shared_ffn;
-  out["norm_topk_prob"] = m.moe.normalize;
   out["decoder_sparse_step"] = m.moe.every;
   out["mlp_only_layers"] = dense;
-  out["qkv_bias"] = m.qkv_bias;
   out["use_sliding_window"] = false;
+  if (family != ModelFamily::qwen2_moe) return;
+  out["shared_expert_intermediate_size"] = m.moe.shared_ffn;
+  out["qkv_bias"] = m.qkv_bias;
 }
 
 /// The keys of LlamaConfig and of the configurations after it.
 Json write_llama(Model const& m, ModelFamily family) {
-  bool const mixtral = family == ModelFamily::mixtral, qwen = family == ModelFamily::qwen2_moe;
+  bool const mixtral = family == ModelFamily::mixtral;
+  bool const all_experts = mixtral || family == ModelFamily::olmoe;  // intermediate_size is that of an expert
   Json out{{"architectures", {row_of(family).architecture}},
            {"model_type", to_string(family)},
            {"vocab_size", m.vocab_size},
            {"max_position_embeddings", m.seq_len},
            {"hidden_size", m.hidden},
-           {"intermediate_size", mixtral ? m.moe.ffn : m.ffn},
+           {"intermediate_size", all_experts ? m.moe.ffn : m.ffn},
            {"num_hidden_layers", m.layers},
            {"num_attention_heads", m.heads},
            {"num_key_value_heads", m.kv_heads},
@@ -182,13 +201,14 @@ Json write_llama(Model const& m, ModelFamily family) {
   if (family == ModelFamily::mistral || (mixtral && has_window(m))) out["sliding_window"] = m.window_of(0);
   bool const smollm3 = family == ModelFamily::smollm3;
   if (family == ModelFamily::llama || smollm3) out["attention_bias"] = out["mlp_bias"] = m.bias;
-  if (family == ModelFamily::qwen2 || smollm3) out["use_sliding_window"] = false;
+  if (family == ModelFamily::qwen2 || family == ModelFamily::qwen3 || smollm3) out["use_sliding_window"] = false;
   if (smollm3)
     for (std::int64_t l = 0; l < m.layers; ++l) out["no_rope_layers"].push_back(m.rotates(l) ? 1 : 0);
-  // Qwen2, Qwen2-MoE and SmolLM3 know head_dim without having such a key of their own.
-  bool const no_key = qwen || smollm3 || family == ModelFamily::qwen2;
+  // These know head_dim without having such a key of their own.
+  bool const no_key = smollm3 || family == ModelFamily::qwen2 || family == ModelFamily::qwen2_moe ||
+                      family == ModelFamily::qwen3_moe || family == ModelFamily::olmoe;
   if (no_key && m.head_dim() * m.heads == m.hidden) out.erase("head_dim");
-  if (mixtral || qwen) write_experts(m, family, out);
+  if (has_experts(family)) write_experts(m, family, out);
   return out;
 }
 

@@ -123,6 +123,9 @@ void add_model(std::vector<Key>& table) {
   s.of_layers(
       "rope_layers", &Model::rope_layers, 1, 1, "integer from 0 to 1 | list of integers from 0 to 1",
       "of position = \"rope\": 1: a layer rotates queries and keys; 0: it does not (NoPE); a list as of window");
+  s.choice("qk_norm", &Model::qk_norm,
+           "RMS norm of queries and keys before they rotate: head (of each head, as in Qwen3), full (of all heads of a "
+           "token, as in OLMo 2)");
   s.number("norm_eps", &Model::norm_eps, {.max = 1.0, .min_open = true}, "added to the variance in norms");
 }
 

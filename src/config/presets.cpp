@@ -2,7 +2,8 @@
 // The table of known models. Sizes from: GPT-2 (Radford et al. 2019, table 2, with the 12 heads and the like of the
 // published code), GPT-3 (Brown et al. 2020, table 2.1; 13B with hidden 5120, since the printed 5140 is not divisible
 // by its 40 heads), Llama 2 (Touvron et al. 2023) and Llama 3 (Dubey et al. 2024, table 3),
-// Qwen2.5 (arXiv 2412.15115, and its config.json), Mistral-Nemo-Base-2407 and SmolLM3-3B (their config.json).
+// Qwen2.5 (arXiv 2412.15115, and its config.json), Mistral-Nemo-Base-2407 and SmolLM3-3B (their config.json),
+// Qwen3 (arXiv 2505.09388, tables 1 and 2, and its config.json) and OLMoE-1B-7B-0924 (its config.json).
 
 #include "config/presets.hpp"
 
@@ -19,22 +20,25 @@ constexpr auto llama = Preset::Family::llama;
 // config.json), and small models of the kinds of Mixtral, Qwen1.5-MoE (softmax over all experts, gated shared experts)
 // and DeepSeek-V3 (arXiv 2412.19437: sigmoid, groups, biases that balance, a first dense layer; without latent
 // attention).
-constexpr Moe moe_of(std::int64_t experts, std::int64_t top_k, std::int64_t ffn) {
+constexpr Moe moe_of(std::int64_t experts, std::int64_t top_k, std::int64_t ffn, double aux_coefficient = 0.01) {
   Moe moe;
+  moe.aux_coefficient = aux_coefficient;
   moe.experts = experts, moe.top_k = top_k, moe.ffn = ffn;
   moe.aux_loss = AuxLoss::global;
   return moe;
 }
-constexpr Moe mixtral_moe(std::int64_t ffn) {
-  auto moe = moe_of(8, 2, ffn);
-  moe.aux_coefficient = 0.02;
+constexpr Moe mixtral_moe(std::int64_t ffn) { return moe_of(8, 2, ffn, 0.02); }
+// OLMoE (Muennighoff et al., arXiv 2409.02060, section 2): losses of balance and of the router's logits.
+constexpr Moe olmoe_moe() {
+  auto moe = moe_of(64, 8, 1024, 0.01);
+  moe.normalize = false;
+  moe.z_coefficient = 0.001;
   return moe;
 }
 constexpr Moe qwen_moe_tiny() {
-  auto moe = moe_of(16, 4, 48);
+  auto moe = moe_of(16, 4, 48, 0.001);
   moe.shared_ffn = 192, moe.shared_gate = true;
   moe.normalize = false;
-  moe.aux_coefficient = 0.001;
   return moe;
 }
 constexpr Moe deepseek_moe_tiny() {
@@ -69,7 +73,12 @@ constexpr Preset table[] = {
     {"mistral-nemo-12b", llama, 5120, 40, 32, 8, 14336, 131072, 131072, 1e6, false, {}, 128},
     {"qwen2.5-0.5b", llama, 896, 24, 14, 2, 4864, 32768, 151936, 1e6, true, {}, 0, true, 1e-6},
     {"qwen2.5-7b", llama, 3584, 28, 28, 4, 18944, 131072, 152064, 1e6, false, {}, 0, true, 1e-6},
-    {"smollm3-3b", llama, 2048, 36, 16, 4, 11008, 65536, 128256, 5e6, true, {}, 0, false, 1e-6, 4},
+    {"smollm3-3b", llama, 2048, 36, 16, 4, 11008, 65536, 128256, 5e6, true, {}, 0, false, 1e-6, QkNorm::none, 4},
+    {"qwen3-0.6b", llama, 1024, 28, 16, 8, 3072, 40960, 151936, 1e6, true, {}, 128, false, 1e-6, QkNorm::head},
+    {"qwen3-8b", llama, 4096, 36, 32, 8, 12288, 40960, 151936, 1e6, false, {}, 128, false, 1e-6, QkNorm::head},
+    {"qwen3-30b-a3b", llama, 2048, 48, 32, 4, 6144, 40960, 151936, 1e6, false, moe_of(128, 8, 768, 0.001), 128, false,
+     1e-6, QkNorm::head},
+    {"olmoe-1b-7b", llama, 2048, 16, 16, 0, 1024, 4096, 50304, 1e4, false, olmoe_moe(), 0, false, 1e-5, QkNorm::full},
     {"mixtral-tiny", llama, 96, 8, 12, 6, 192, 64, 256, 1e6, false, mixtral_moe(192)},
     {"mixtral-8x7b", llama, 4096, 32, 32, 8, 14336, 32768, 32000, 1e6, false, mixtral_moe(14336)},
     {"qwen-moe-tiny", llama, 96, 8, 12, 6, 288, 64, 256, 1e6, false, qwen_moe_tiny()},
@@ -105,6 +114,7 @@ void apply(Preset const& preset, Model& model) {
   model.dropout = 0.0;
   model.rope_theta = preset.rope_theta;
   model.norm_eps = preset.norm_eps;
+  model.qk_norm = preset.qk_norm;
   model.rope_layers.assign(static_cast<std::size_t>(preset.no_rope_every), 1);
   if (preset.no_rope_every > 0) model.rope_layers.back() = 0;
   model.moe = preset.moe;

@@ -22,6 +22,7 @@ struct Preset {
   std::int64_t head_dim = 0;
   bool qkv_bias = false;  ///< false: as the other linears
   double norm_eps = 1e-5;
+  QkNorm qk_norm = QkNorm::none;
   std::int64_t no_rope_every = 0;  ///< every so many layers there is one that does not rotate; 0: none
 };
 

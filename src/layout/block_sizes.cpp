@@ -78,6 +78,8 @@ BlockSizes block_sizes(config::Config const& c, RankPlace rank, bool on_device) 
   s.heads = heads.heads;
   s.kv_heads = heads.kv_heads;
   s.head_dim = heads.head_dim;
+  if (c.model.qk_norm == config::QkNorm::head) s.qk_norms = s.heads + s.kv_heads;
+  if (c.model.qk_norm == config::QkNorm::full) s.qk_norms = 2, s.qk_sums = tp > 1 ? 2 : 0;
   s.ffn = c.model.ffn / tp;
   s.gated = c.model.gated();
   s.layernorm = c.model.norm == config::Norm::layernorm;

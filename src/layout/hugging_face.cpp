@@ -43,6 +43,8 @@ constexpr NameRow llama_names[] = {{"embed.token", "model.embed_tokens"},
                                    {"attn.q", "model.layers.{}.self_attn.q_proj"},
                                    {"attn.k", "model.layers.{}.self_attn.k_proj"},
                                    {"attn.v", "model.layers.{}.self_attn.v_proj"},
+                                   {"attn.q_norm", "model.layers.{}.self_attn.q_norm"},
+                                   {"attn.k_norm", "model.layers.{}.self_attn.k_norm"},
                                    {"attn.out", "model.layers.{}.self_attn.o_proj"},
                                    {"norm2", "model.layers.{}.post_attention_layernorm"},
                                    {"mlp.gate", "model.layers.{}.mlp.gate_proj"},
@@ -58,14 +60,15 @@ constexpr NameRow mixtral_names[] = {{"moe.router", "model.layers.{}.block_spars
                                      {"moe.experts.up", "model.layers.{}.block_sparse_moe.experts.{}.w3", true},
                                      {"moe.experts.down", "model.layers.{}.block_sparse_moe.experts.{}.w2"}};
 
-constexpr NameRow qwen2_moe_names[] = {{"moe.router", "model.layers.{}.mlp.gate"},
-                                       {"moe.experts.gate", "model.layers.{}.mlp.experts.{}.gate_proj", true},
-                                       {"moe.experts.up", "model.layers.{}.mlp.experts.{}.up_proj", true},
-                                       {"moe.experts.down", "model.layers.{}.mlp.experts.{}.down_proj"},
-                                       {"moe.shared.gate", "model.layers.{}.mlp.shared_expert.gate_proj"},
-                                       {"moe.shared.up", "model.layers.{}.mlp.shared_expert.up_proj"},
-                                       {"moe.shared.down", "model.layers.{}.mlp.shared_expert.down_proj"},
-                                       {"moe.shared_gate", "model.layers.{}.mlp.shared_expert_gate"}};
+// Of Qwen2-MoE, Qwen3-MoE and OLMoE.
+constexpr NameRow qwen_moe_names[] = {{"moe.router", "model.layers.{}.mlp.gate"},
+                                      {"moe.experts.gate", "model.layers.{}.mlp.experts.{}.gate_proj", true},
+                                      {"moe.experts.up", "model.layers.{}.mlp.experts.{}.up_proj", true},
+                                      {"moe.experts.down", "model.layers.{}.mlp.experts.{}.down_proj"},
+                                      {"moe.shared.gate", "model.layers.{}.mlp.shared_expert.gate_proj"},
+                                      {"moe.shared.up", "model.layers.{}.mlp.shared_expert.up_proj"},
+                                      {"moe.shared.down", "model.layers.{}.mlp.shared_expert.down_proj"},
+                                      {"moe.shared_gate", "model.layers.{}.mlp.shared_expert_gate"}};
 
 /// A parameter's name without its layer, cut before its last dot: "layers.3.attn.q.weight" is "attn.q" and ".weight".
 struct SplitName {
@@ -89,7 +92,8 @@ NameRow const& find_row(ModelFamily family, std::string const& stem) {
   };
   auto const* row = family == ModelFamily::gpt2 ? find(gpt2_names) : find(llama_names);
   if (family == ModelFamily::mixtral && !row) row = find(mixtral_names);
-  if (family == ModelFamily::qwen2_moe && !row) row = find(qwen2_moe_names);
+  bool const gpt_or_mixtral = family == ModelFamily::gpt2 || family == ModelFamily::mixtral;
+  if (!gpt_or_mixtral && !row) row = find(qwen_moe_names);
   if (!row) base::contract_violated("row", __FILE__, __LINE__, "every parameter of the family has a tensor: " + stem);
   return *row;
 }

@@ -125,12 +125,23 @@ private:
     auto const kv = m_.kv_heads * m_.head_dim();
     norm(prefix + "norm1", l);
     fused(prefix + "attn.", l, {{"q", q}, {"k", kv}, {"v", kv}}, m_.has_qkv_bias());
+    qk_norm(prefix + "attn.q_norm.weight", l, q);
+    qk_norm(prefix + "attn.k_norm.weight", l, kv);
     projection(prefix + "attn.out", l, q, m_.bias);
     norm(prefix + "norm2", l);
     if (m_.has_experts(l))
       moe(prefix + "moe.", l);
     else
       mlp(prefix + "mlp.", l, m_.ffn, m_.bias);
+  }
+
+  /// The weight of a norm of queries or keys, which have `size` columns. One of a head meets other heads on each rank
+  /// of tp: its gradient is their sum.
+  void qk_norm(std::string name, int l, std::int64_t size) {
+    if (m_.qk_norm == config::QkNorm::none) return;
+    bool const full = m_.qk_norm == config::QkNorm::full;
+    auto& p = vector(std::move(name), l, full ? size : m_.head_dim(), full ? by_cols : replicated, Init::ones);
+    if (!full) p.token_axes = p.token_axes.plus(Axis::tp);
   }
 
   void mlp(std::string const& prefix, int l, std::int64_t ffn, bool bias) {

@@ -8,6 +8,7 @@
 
 #include <p3d/kernels/rope.hpp>
 #include <p3d/layout/rope.hpp>
+#include <p3d/parallel/qk_norm.hpp>
 
 #include <fmt/format.h>
 
@@ -57,13 +58,22 @@ private:
   kernels::Dropout probability_dropout_, branch_dropout_;
 };
 
-/// Attention with grouped queries (GPT-2, Llama): one linear for queries, keys and values, which positions may rotate.
+/// Attention with grouped queries (GPT-2, Llama): one linear for queries, keys and values. A norm and a rotation by
+/// positions may follow it.
 template <class P>
 class GroupedQueryAttention final : public Attention<P> {
 public:
   using S = typename P::Storage;
   using typename LinearSubLayer<P>::Parts;
+  using typename SubLayer<P>::G;
+  using typename SubLayer<P>::Sums;
   GroupedQueryAttention(config::Config const& c, parallel::TensorParallel& tp, int layer) : Attention<P>(c, tp, layer) {
+    norm_ = {.heads = sizes_.heads,
+             .kv_heads = sizes_.kv_heads,
+             .head_dim = sizes_.head_dim,
+             .whole = c.model.qk_norm == config::QkNorm::full,
+             .ranks = tp.size(),
+             .eps = c.model.norm_eps};
     if (!c.model.rotates(layer)) return;
     auto const frequencies = layout::rope_frequencies(c.model);
     rope_frequencies_ = device::Owned1<double>("p3d::model::rope_frequencies", frequencies.size());
@@ -82,6 +92,8 @@ private:
   }
   void project(LayerCall<P> const& c, View2<S const> normed) const override {
     parallel::column_linear_forward<S>(*tp_, normed, c.w.qkv.value, c.w.qkv_bias.value, c.a.qkv);
+    if (sizes_.qk_norms > 0)
+      parallel::qk_norm_forward<S>(*tp_, norm_, norm_weights(c), c.t.qk_sums, c.a.qkv, c.a.qk, c.a.qk_scale);
     rotate(c, kernels::Rotation::forward, c.a.qkv);
   }
   void attend(LayerCall<P> const& c) const override {
@@ -93,9 +105,12 @@ private:
   void prepare_backward(LayerCall<P> const& c) const override {
     if (c.discarded.attention) c.t.attention->forward(this->context_call(c), kept_qkv(c), c.a.heads, c.a.lse);
   }
-  void apply_backward(LayerCall<P> const& c) const override {
+  void apply_backward(LayerCall<P> const& c, Sums& sums) const override {
     c.t.attention->backward(this->context_call(c), kept_qkv(c), c.a.heads, c.a.lse, c.t.dheads, c.t.dqkv);
     rotate(c, kernels::Rotation::backward, c.t.dqkv);
+    if (sizes_.qk_norms > 0)
+      parallel::qk_norm_backward<S, G>(*tp_, norm_, norm_weights(c), c.t.qk_sums, c.t.dqkv, c.a.qk, c.a.qk_scale,
+                                       {c.w.q_norm.grad, c.w.k_norm.grad}, sums);
   }
 
   void attend_cached(LayerCall<P> const& c) const {
@@ -119,6 +134,9 @@ private:
   View1<S> kept_qkv(LayerCall<P> const& c) const {
     return View1<S>(c.a.qkv.data(), std::max(sizes_.qkv_elements, static_cast<std::int64_t>(c.a.qkv.size())));
   }
+  static kernels::QkNormVectors<S const> norm_weights(LayerCall<P> const& c) {
+    return {c.w.q_norm.value, c.w.k_norm.value};
+  }
   /// Rotates queries and keys by their positions.
   void rotate(LayerCall<P> const& c, kernels::Rotation direction, View2<S> qkv) const {
     if (rope_frequencies_.extent(0) == 0) return;
@@ -126,6 +144,7 @@ private:
     kernels::rope<S>(tp_->exec, c.rows, s.heads + s.kv_heads, s.head_dim, rope_frequencies_, direction, qkv);
   }
 
+  kernels::QkNormShape norm_;
   device::Owned1<double> rope_frequencies_;  ///< [head_dim / 2]; empty: no rotary embedding
 };
 

@@ -19,6 +19,7 @@ class MlpLayer final : public LinearSubLayer<P> {
 public:
   using S = typename P::Storage;
   using typename LinearSubLayer<P>::Parts;
+  using typename SubLayer<P>::Sums;
   MlpLayer(config::Config const& c, parallel::TensorParallel& tp, int layer)
       : LinearSubLayer<P>(c, tp, layer),
         branch_dropout_(
@@ -63,7 +64,7 @@ private:
     if (sizes_.moe.gates_shared)
       SharedGate<P>::backward(*tp_, c.w.moe, c.a.norm2_y, c.a.moe, c.t.moe, p.outer, p.d_outer, c.t.moe.dx);
   }
-  void apply_backward(LayerCall<P> const& c) const override {
+  void apply_backward(LayerCall<P> const& c, Sums& /*sums*/) const override {
     auto const p = parts(c);
     if (sizes_.gated)
       kernels::swiglu_backward<S>(tp_->exec, p.inner, p.d_outer, p.d_inner, p.in_bias.value);

@@ -145,8 +145,8 @@ protected:
   virtual View2<S> branch_input(LayerCall<P> const& c) const { return parts(c).outer; }
   /// Makes `outer` again where it was discarded. `d_outer` is there.
   virtual void prepare_backward(LayerCall<P> const& c) const = 0;
-  /// The function's backward: fills `d_inner`.
-  virtual void apply_backward(LayerCall<P> const& c) const = 0;
+  /// The function's backward: fills `d_inner`. Gradients of its own weights add up when `sums` are finished.
+  virtual void apply_backward(LayerCall<P> const& c, Sums& sums) const = 0;
 
   using SubLayer<P>::tp_;
   using SubLayer<P>::stream_;
@@ -165,7 +165,7 @@ private:
     parallel::row_linear_backward_input<S>(*tp_, branch, p.out.value, p.d_outer);
     prepare_backward(c);
     if (weights) parallel::linear_backward_weight<S, G>(tp_->exec, branch, p.outer, p.out.grad);
-    apply_backward(c);
+    apply_backward(c, sums);
     auto sum = parallel::column_linear_backward_input<S>(*tp_, p.d_inner, p.in.value, c.t.dnorm);
     if (!gathers) normed = stream_.norm_output(c, ends, false);
     if (weights) {

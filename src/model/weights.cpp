@@ -25,6 +25,8 @@ BlockWeights<P> block_weights(config::Config const& c, Parameters<P> const& para
   w.norm2 = norm_weights(params, at("norm2"));
   w.qkv = params.fused_matrix(at("attn.q.weight"), at("attn.v.weight"));
   w.qkv_bias = params.fused_vector(at("attn.q.bias"), at("attn.v.bias"));
+  w.q_norm = params.vector(at("attn.q_norm.weight"));
+  w.k_norm = params.vector(at("attn.k_norm.weight"));
   w.attn_out = params.matrix(at("attn.out.weight"));
   w.attn_out_bias = params.vector(at("attn.out.bias"));
   if (experts) {

@@ -28,6 +28,12 @@ std::int64_t active_parameters(config::Config const& config, layout::ParamTable 
   return table.num_parameters() - idle * m.mlp_matrices() * m.hidden * m.moe.ffn;
 }
 
+double qk_norm_numbers(config::Config const& config) {
+  auto const& m = config.model;
+  if (m.qk_norm == config::QkNorm::none) return 0;
+  return 3.0 * static_cast<double>((m.heads + m.kv_heads) * m.head_dim());
+}
+
 double keys_per_query(config::Config const& config, std::int64_t layer, Keys keys) {
   auto const s = config.model.seq_len, window = config.model.window_of(layer);
   if (keys == Keys::seen) return layout::mean_keys(s, window);

@@ -240,7 +240,7 @@ double StepModel::memory_traffic(std::int64_t layer) const {
   auto const& m = c_.model;
   auto const& p = c_.parallel;
   double const stream = 10 * width_ / (p.sequence ? tp() : 1);
-  double const attention = 8 * static_cast<double>(m.heads * m.head_dim()) / tp();
+  double const attention = (8 * static_cast<double>(m.heads * m.head_dim()) + qk_norm_numbers(c_)) / tp();
   auto const top_k = static_cast<double>(m.moe.top_k);
   double mlp = static_cast<double>(m.ffn) / tp(), permute = 0;
   if (m.has_experts(layer)) {
@@ -293,8 +293,11 @@ LayerPasses StepModel::layer_passes(std::int64_t layer) const {
   b.attention = k_.attention_backward * products + k_.score_backward * softmax;
   f.memory = memory_traffic(layer);
   b.memory = k_.traffic_backward * f.memory;
-  // Two sums a pass; with parallel.sequence as a reduce-scatter and a gather of the same bytes.
+  // Two sums a pass; with parallel.sequence as a reduce-scatter and a gather of the same bytes. A norm of all heads
+  // sums two numbers a token.
   f.tensor = b.tensor = 2 * all_reduce_seconds(cluster_, tensor_group(), bytes_ * tokens_ * width_);
+  if (m.qk_norm == config::QkNorm::full)
+    f.tensor = b.tensor += all_reduce_seconds(cluster_, tensor_group(), 2.0 * type_bytes(c_).master * tokens_);
   f.experts = b.experts = expert_exchange(layer);
   f.context = context_exchange(products);
   b.context = 2 * f.context;

@@ -17,6 +17,7 @@ namespace {
 struct Counts {
   double sums = 0;     ///< sums over tp
   double gathers = 0;  ///< all-gathers of divided tokens
+  double norms = 0;    ///< sums over tp of norms of all heads (model.qk_norm = "full"), of 2 numbers a token
   double shares = 0;   ///< all-gathers of inputs that are kept divided (memory.share_saved_inputs)
 };
 
@@ -28,6 +29,7 @@ Counts remade(layout::StageRecompute const& r) {
     bool const whole = r.group_end(l) != l + 1;  // the layer behind it needs its output
     out.sums += whole ? 2 : r.keeps_sums ? 0 : 1;
     out.gathers += 2;
+    out.norms += 1;
     out.shares += r.input(l) == layout::KeptInput::shared ? 1 : 0;
   }
   return out;
@@ -51,16 +53,19 @@ TensorTraffic tensor_traffic(config::Config const& config, layout::StageMap cons
     if (a.op == Op::forward) {
       all.sums += 2 * layers + first;
       all.gathers += 2 * layers + last;
+      all.norms += layers;
       losses += last;
     }
     if (schedule::makes_input_gradient(a.op)) {
       all.sums += 2 * layers + last;
       all.gathers += 2 * layers;
+      all.norms += layers;
       auto const& r = activations[static_cast<std::size_t>(a.stage)].recompute;
       if (a.slot >= r.slots_kept) {
         auto const more = remade(r);
         all.sums += more.sums;
         all.gathers += more.gathers;
+        all.norms += more.norms;
         all.shares += more.shares;
       }
     }
@@ -75,6 +80,8 @@ TensorTraffic tensor_traffic(config::Config const& config, layout::StageMap cons
   TensorTraffic out;
   // The loss of a token: its largest logit, and two sums.
   out.all_reduce = 2 * others * losses * 3 * tokens * static_cast<double>(types.master);
+  if (config.model.qk_norm == config::QkNorm::full)
+    out.all_reduce += 2 * others * all.norms * 2 * tokens * static_cast<double>(types.master);
   out.all_gather = all.shares * each;
   if (config.parallel.sequence) {
     out.reduce_scatter = all.sums * each;

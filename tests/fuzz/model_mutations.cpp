@@ -37,8 +37,12 @@ config::Model small_model(config::ModelFamily family) {
   m.moe.ffn = m.ffn;
   m.qkv_bias = family == config::ModelFamily::qwen2 || family == config::ModelFamily::qwen2_moe;
   if (m.qkv_bias) m.head_size = 6;
-  if (family == config::ModelFamily::smollm3) m.rope_layers = {1, 0};
-  if (family == config::ModelFamily::llama || family == config::ModelFamily::qwen2 || !m.rope_layers.empty()) return m;
+  using config::ModelFamily;
+  if (family == ModelFamily::smollm3) m.rope_layers = {1, 0};
+  if (family == ModelFamily::qwen3 || family == ModelFamily::qwen3_moe) m.qk_norm = config::QkNorm::head;
+  if (family == ModelFamily::olmoe) m.qk_norm = config::QkNorm::full;
+  for (auto dense : {ModelFamily::llama, ModelFamily::qwen2, ModelFamily::qwen3, ModelFamily::smollm3})
+    if (family == dense) return m;
   m.moe.experts = 3, m.moe.ffn = 6;
   if (family == config::ModelFamily::qwen2_moe) m.moe.first_dense = 1, m.moe.shared_ffn = 10, m.moe.shared_gate = true;
   return m;
@@ -237,8 +241,9 @@ ModelMutation change_json(std::string const& path, char const* kind, Draw& draw)
 std::vector<GoodModel> make_good_models(std::string const& folder) {
   std::vector<GoodModel> out;
   using config::ModelFamily;
-  for (auto family : {ModelFamily::gpt2, ModelFamily::llama, ModelFamily::mixtral, ModelFamily::qwen2,
-                      ModelFamily::qwen2_moe, ModelFamily::smollm3}) {
+  for (auto family :
+       {ModelFamily::gpt2, ModelFamily::llama, ModelFamily::mixtral, ModelFamily::qwen2, ModelFamily::qwen2_moe,
+        ModelFamily::qwen3, ModelFamily::qwen3_moe, ModelFamily::olmoe, ModelFamily::smollm3}) {
     bool const gpt = family == ModelFamily::gpt2;
     config::Config c;
     c.model = small_model(family);

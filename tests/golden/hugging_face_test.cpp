@@ -90,7 +90,7 @@ std::vector<Overrides> layouts(int ranks, bool experts) {
   return {{"parallel.tp=2", "parallel.pp=2"}, {"parallel.tp=2", "parallel.dp=2", "memory.shard=parameters"}};
 }
 
-bool has_experts(std::string const& name) { return name.find("mixtral") == 0 || name.find("moe") != std::string::npos; }
+bool has_experts(std::string const& name) { return name == "mixtral" || name.find("moe") != std::string::npos; }
 
 class HuggingFace : public ::testing::TestWithParam<std::string> {};
 
@@ -135,7 +135,7 @@ TEST_P(HuggingFace, TrainingAgrees) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, HuggingFace,
                          ::testing::Values("gpt2", "llama", "llama3", "mistral", "mistral_nemo", "mixtral", "qwen2",
-                                           "qwen2_moe", "qwen2_moe_bias", "smollm3"),
+                                           "qwen2_moe", "qwen2_moe_bias", "qwen3", "qwen3_moe", "olmoe", "smollm3"),
                          [](auto const& info) { return info.param; });
 
 }  // namespace

@@ -62,6 +62,19 @@ CASES = {
         vocab_size=256, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=32, rms_norm_eps=1e-6, tie_word_embeddings=True,
         rope_parameters={"rope_type": "default", "rope_theta": 1e6}, **TOKENS)),
+    "qwen3": (torch.float32, None, lambda: transformers.Qwen3Config(
+        vocab_size=256, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=6, max_position_embeddings=32, rms_norm_eps=1e-6, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6}, **TOKENS)),
+    "qwen3_moe": (torch.float32, None, lambda: transformers.Qwen3MoeConfig(
+        vocab_size=256, hidden_size=16, intermediate_size=24, moe_intermediate_size=12, num_hidden_layers=3,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32, num_experts=6,
+        num_experts_per_tok=3, mlp_only_layers=[0], norm_topk_prob=True, rms_norm_eps=1e-6, tie_word_embeddings=True,
+        **TOKENS)),
+    "olmoe": (torch.float32, None, lambda: transformers.OlmoeConfig(
+        vocab_size=256, hidden_size=16, intermediate_size=12, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=32, num_experts=6, num_experts_per_tok=3, rms_norm_eps=1e-5,
+        tie_word_embeddings=True, pad_token_id=None, **TOKENS)),
     "smollm3": (torch.float32, None, lambda: transformers.SmolLM3Config(
         vocab_size=256, hidden_size=16, intermediate_size=24, num_hidden_layers=3, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=32, no_rope_layer_interval=2, rms_norm_eps=1e-6,

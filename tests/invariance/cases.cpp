@@ -34,12 +34,13 @@ std::vector<Model> models(int ranks) {
            global});
     }
   }
-  // Heads that are wider than hidden / heads, biases of q, k and v alone, and layers that do not rotate.
+  // Heads that are wider than hidden / heads with norms, biases of q, k and v alone, and layers that do not rotate.
   auto qwen2 = out[2];
   qwen2.name = "qwen2-tied";
   qwen2.overrides.insert(qwen2.overrides.end(), {fmt::format("model.head_dim={}", head_dim + 2), "model.qkv_bias=true",
-                                                 "model.rope_layers=[1, 0]"});
+                                                 "model.rope_layers=[1, 0]", "model.qk_norm=head"});
   out.push_back(std::move(qwen2));
+  out[3].overrides.emplace_back("model.qk_norm=full");  // llama-untied
   return out;
 }
 

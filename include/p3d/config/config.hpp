@@ -26,6 +26,9 @@ enum class Position { learned, rope };
 constexpr auto enum_names(Position) { return std::array{"learned", "rope"}; }
 enum class Activation { gelu, swiglu };
 constexpr auto enum_names(Activation) { return std::array{"gelu", "swiglu"}; }
+/// The RMS norm of queries and keys: none, one for each head, or one for all heads of a token.
+enum class QkNorm { none, head, full };
+constexpr auto enum_names(QkNorm) { return std::array{"none", "head", "full"}; }
 /// How the rotary frequencies are stretched beyond the length that a model was first trained on.
 enum class RopeScaling { none, linear, llama3 };
 constexpr auto enum_names(RopeScaling) { return std::array{"none", "linear", "llama3"}; }
@@ -177,6 +180,7 @@ struct Model {
   double rope_high_freq_factor = 4.0;         ///< llama3: faster frequencies keep their value
   std::int64_t rope_original_seq_len = 8192;  ///< llama3: tokens in a sequence of the first training
   double norm_eps = 1e-5;
+  QkNorm qk_norm = QkNorm::none;  ///< kernels/qk_norm.hpp; before the rotation
   /// Number of tokens that a query sees, itself included; 0: all before it. One number for each layer; a list that is
   /// shorter than the model begins anew where it ends. Empty: no layer has a window.
   std::vector<std::int64_t> window;

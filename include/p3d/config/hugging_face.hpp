@@ -14,10 +14,11 @@
 namespace p3d::config {
 
 /// The families of models that p3d shares with transformers.
-enum class ModelFamily { gpt2, llama, mistral, mixtral, qwen2, qwen2_moe, smollm3 };
+enum class ModelFamily { gpt2, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, olmoe, smollm3 };
 /// Names as model_type says them.
 constexpr auto enum_names(ModelFamily) {
-  return std::array{"gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "smollm3"};
+  return std::array{"gpt2",      "llama", "mistral",   "mixtral", "qwen2",
+                    "qwen2_moe", "qwen3", "qwen3_moe", "olmoe",   "smollm3"};
 }
 
 /// A family in words.
@@ -45,9 +46,10 @@ HuggingFaceModel read_hugging_face(std::string_view json, std::string const& pat
 /// Reads FOLDER/config.json, of at most 1 MiB.
 HuggingFaceModel read_hugging_face_folder(std::string const& folder);
 
-/// The family whose architecture the model has: mistral where a Llama without biases has one window for all layers,
-/// qwen2 where q, k and v alone have biases, smollm3 where a layer does not rotate; with experts qwen2_moe where some
-/// are shared, else mixtral. Throws base::Error (bad_input) that names the keys of [model] that no family has.
+/// The family whose architecture the model has: qwen3 where heads have norms of queries and keys, mistral where a Llama
+/// without biases has one window for all layers, qwen2 where q, k and v alone have biases, smollm3 where a layer does
+/// not rotate; with experts qwen3_moe or olmoe where there are norms of heads or of all heads, qwen2_moe where some are
+/// shared, else mixtral. Throws base::Error (bad_input) that names the keys of [model] that no family has.
 ModelFamily family_of(Model const& model);
 
 /// The text of a config.json of the model. `dtype` is the type of the weights as torch names it ("float32").

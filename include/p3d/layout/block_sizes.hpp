@@ -54,10 +54,14 @@ struct BlockSizes {
   AttentionSizes attention;       ///< sizes of the scratch of attention, for the longest samples
   MoeSizes moe;
   std::int64_t vocab = 0;      ///< rows of the vocabulary that this rank has
+  std::int64_t qk_norms = 0;   ///< norms of queries and keys in a row (kernels::QkNormShape); 0: none
+  std::int64_t qk_sums = 0;    ///< norms of queries and keys in a row that need a sum over tp
   int vocab_ranks = 1;         ///< ranks over which the vocabulary is divided
   std::int64_t documents = 0;  ///< tokens of whole samples, each with its document
   bool on_device = false;      ///< true: kernels have their form for devices
   std::int64_t qkv() const { return (heads + 2 * kv_heads) * head_dim; }
+  /// Columns of queries and keys before their norm.
+  std::int64_t qk() const { return qk_norms > 0 ? (heads + kv_heads) * head_dim : 0; }
   std::int64_t up() const { return gated ? 2 * ffn : ffn; }
   std::int64_t expert_up() const { return gated ? 2 * moe.ffn : moe.ffn; }
 };

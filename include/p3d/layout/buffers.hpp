@@ -29,7 +29,9 @@
   ROW(layer, norm1_y, matrix, storage, rows(s, s.hidden), norm, "output of the first norm")                         \
   ROW(layer, norm1_mean, vector, sums, rows(s, s.layernorm ? 1 : 0), statistics, "means of the first norm")         \
   ROW(layer, norm1_scale, vector, sums, rows(s, 1), statistics, "1 / deviation of the first norm")                  \
-  ROW(layer, qkv, matrix, storage, exchanged_qkv(s), layer, "queries, keys and values behind the rotary embedding") \
+  ROW(layer, qkv, matrix, storage, exchanged_qkv(s), layer, "queries, keys and values behind norm and rotation")    \
+  ROW(layer, qk, matrix, storage, tokens(s, s.qk()), statistics, "queries and keys before their norm")              \
+  ROW(layer, qk_scale, matrix, sums, tokens(s, s.qk_norms), statistics, "1 / root mean square of queries and keys") \
   ROW(layer, heads, matrix, storage, tokens(s, s.heads* s.head_dim), attention, "output of attention")              \
   ROW(layer, lse, vector, sums, fixed(s.lse_elements, 1), attention_sums, "log-sum-exp of attention's scores")      \
   ROW(layer, mid, matrix, storage, rows(s, s.hidden), branch_sum, "sum of input and attention branch")              \
@@ -66,7 +68,8 @@
   ROW(scratch, dact, matrix, storage, tokens(s, s.ffn), scratch, "gradient of act")                                  \
   ROW(scratch, dup, matrix, storage, tokens(s, s.up()), scratch, "gradient of up")                                   \
   ROW(scratch, dheads, matrix, storage, tokens(s, s.heads* s.head_dim), scratch, "gradient of heads")                \
-  ROW(scratch, dqkv, matrix, storage, exchanged_qkv(s), scratch, "gradient of qkv")
+  ROW(scratch, dqkv, matrix, storage, exchanged_qkv(s), scratch, "gradient of qkv")                                  \
+  ROW(scratch, qk_sums, matrix, sums, tokens(s, s.qk_sums), scratch, "sums over tp for norms of queries and keys")
 
 /// Scratch of routed experts. Own rows are those of the rank's tokens, received ones those of other ranks' tokens too;
 /// where all ranks get all tokens, there is a row for each of them.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The correspondence of p3d's parameters and tensors of Hugging Face transformers, for GPT-2, Llama, Mixtral and
-// Qwen2-MoE; Mistral's tensors are as Llama's.
+// The correspondence of p3d's parameters and tensors of Hugging Face transformers, for the families of
+// config::model_families(). Names of Llama serve all that are like it; of experts, Mixtral has its own, and the others
+// share Qwen2-MoE's.
 //
 // GPT-2 stores the matrices c_attn, c_proj and c_fc as [in, out] (its class Conv1D), and q, k, v side by side in
 // c_attn. Llama's are [out, in], as p3d's; its rotary embedding pairs dimensions i and i + head_dim / 2, as p3d's.

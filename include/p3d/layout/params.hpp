@@ -93,6 +93,7 @@ private:
 /// Makes the table of a checked configuration. Names:
 ///   embed.token.weight [vocab, hidden], embed.position.weight [seq, hidden] (learned positions)
 ///   layers.L.norm1.weight|bias, layers.L.attn.q|k|v.weight|bias, layers.L.attn.out.weight|bias,
+///   layers.L.attn.q_norm|k_norm.weight (model.qk_norm: [1, head_dim], or all columns of q and of k),
 ///   layers.L.norm2.weight|bias, layers.L.mlp.gate|up.weight|bias, layers.L.mlp.down.weight|bias
 ///   final_norm.weight|bias, head.weight [vocab, hidden] (untied only)
 /// A layer with experts (model.moe) has, instead of mlp and without biases of linears:
@@ -105,9 +106,10 @@ private:
 /// matrices are [out, in].
 ///
 /// With parallel.sequence, tp splits the tokens of parameters that it does not split itself: norms, the biases behind
-/// row-parallel matrices, positions. With pipeline.vocab_parallel, the rows of the vocabulary are divided over pp, and
-/// those parts over tp. Initial values are normal(0, 0.02); attn.out and mlp.down have normal(0, 0.02 / sqrt(2 layers))
-/// (GPT-2). In moe, down of experts is as that of mlp, and the others are as other matrices.
+/// row-parallel matrices, positions. It splits the heads that a norm of one head sees in any case. With
+/// pipeline.vocab_parallel, the rows of the vocabulary are divided over pp, and those parts over tp. Initial values are
+/// normal(0, 0.02); attn.out and mlp.down have normal(0, 0.02 / sqrt(2 layers)) (GPT-2). In moe, down of experts is as
+/// that of mlp, and the others are as other matrices.
 ParamTable make_param_table(config::Config const& config);
 
 /// True when a stage holds the parameter: the stage of its layer, the first for the embedding side, the last for the

@@ -54,7 +54,8 @@ struct MoeActivations {
 
 /// The buffers that forward leaves for backward. The layer's input and output are the stage's.
 ///   norm1_y, norm2_y, mid          [n, hidden]
-///   qkv                            [N, qkv], after the rotary embedding; then as attention keeps it
+///   qkv                            [N, qkv], after norm and rotary embedding; then as attention keeps it
+///   qk, qk_scale                   [N, (heads + kv_heads) head_dim], [N, norms]: kernels/qk_norm.hpp
 ///   heads, up, act                 [N, heads head_dim], [N, up], [N, ffn]
 ///   lse                            as attention keeps it
 template <class P>
@@ -121,6 +122,7 @@ struct MoeScratch {
 ///   branch, dnorm, gathered        [N, hidden]; under sequence parallelism dnorm is branch, which is read by then, and
 ///                                  gathered the input of a column-parallel linear
 ///   dact, dup, dheads, dqkv        as act, up, heads and qkv
+///   qk_sums                        [N, 2], where a norm of queries and keys sums over tp
 template <class P>
 struct BlockScratch {
   using S = typename P::Storage;

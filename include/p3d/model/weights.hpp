@@ -31,6 +31,7 @@ struct MoeWeights {
 template <class P>
 struct BlockWeights {
   NormWeights<P> norm1, norm2;
+  Vector<P> q_norm, k_norm;  ///< norms of queries and keys (kernels::QkNormVectors), or empty
   Matrix<P> qkv, attn_out, up, down;
   Vector<P> qkv_bias, attn_out_bias, up_bias, down_bias;
   MoeWeights<P> moe;  ///< routed experts; then `up` and `down` are those of shared experts, or empty

@@ -27,6 +27,9 @@ std::int64_t weights_of_layer(config::Config const& config, std::int64_t layer);
 /// Parameters that a token meets: all but those of the experts that it is not sent to.
 std::int64_t active_parameters(config::Config const& config, layout::ParamTable const& table);
 
+/// Numbers that the norm of a layer's queries and keys reads and writes for each token, with the copy for backward.
+double qk_norm_numbers(config::Config const& config);
+
 /// How the keys that a query sees are counted. Documents that data.pack keeps apart are not known before the run.
 enum class Keys {
   all,  ///< as if every query saw its whole window, or all tokens: what MFU figures in the literature use

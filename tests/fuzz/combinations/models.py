@@ -3,9 +3,11 @@
 
 DENSE_PRESETS = ("gpt2-tiny", "gpt2-124m", "gpt2-350m", "gpt2-774m", "gpt2-1558m", "gpt3-6.7b", "gpt3-13b",
                  "gpt3-175b", "llama-tiny", "llama-124m", "llama2-7b", "llama2-13b", "llama2-70b", "llama3-8b",
-                 "llama3-70b", "mistral-nemo-12b", "qwen2.5-0.5b", "qwen2.5-7b", "smollm3-3b")
-EXPERT_PRESETS = {"mixtral-tiny": 2, "mixtral-8x7b": 1, "qwen-moe-tiny": 2, "deepseek-moe-tiny": 2}
-LLAMA = ("llama", "mistral", "mixtral", "qwen", "deepseek", "smollm3")
+                 "llama3-70b", "mistral-nemo-12b", "qwen2.5-0.5b", "qwen2.5-7b", "smollm3-3b", "qwen3-0.6b",
+                 "qwen3-8b")
+EXPERT_PRESETS = {"mixtral-tiny": 2, "mixtral-8x7b": 1, "qwen-moe-tiny": 2, "deepseek-moe-tiny": 2, "qwen3-30b-a3b": 2,
+                  "olmoe-1b-7b": 2}
+LLAMA = ("llama", "mistral", "mixtral", "qwen", "deepseek", "smollm3", "olmoe")
 
 
 def kind(f):
@@ -17,7 +19,7 @@ def kind(f):
     f.rope, f.tied = llama, not llama
     if preset:
         f.set(model__preset=preset)
-        f.tied = preset.startswith("gpt") or preset in ("llama-124m", "qwen2.5-0.5b", "smollm3-3b")
+        f.tied = preset.startswith("gpt") or preset in ("llama-124m", "qwen2.5-0.5b", "smollm3-3b", "qwen3-0.6b")
         f.shared = preset.startswith(("qwen-moe", "deepseek"))
     elif llama:
         f.set(model__norm="rmsnorm", model__position="rope", model__activation="swiglu", model__bias=False,
@@ -51,7 +53,7 @@ def layers(f):
 def details(f):
     """Keys of a model that may be anything."""
     d = f.draw
-    for change in d.shuffled(("norm", "activation", "bias", "qkv", "tied", "eps"))[:1 + d.below(3)]:
+    for change in d.shuffled(("norm", "activation", "bias", "qkv", "qk_norm", "tied", "eps"))[:1 + d.below(4)]:
         if change == "norm":
             f.set(model__norm=d.among("layernorm", "rmsnorm"))
         elif change == "activation":
@@ -61,6 +63,8 @@ def details(f):
                 f.set(model__bias=d.chance(0.5))
         elif change == "qkv":
             f.set(model__bias=False, model__qkv_bias=d.chance(0.8))
+        elif change == "qk_norm":
+            f.set(model__qk_norm=d.among("head", "head", "full", "full", "none"))
         elif change == "tied":
             f.tied = d.chance(0.5)
             f.set(model__tied_embeddings=f.tied)

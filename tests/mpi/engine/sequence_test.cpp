@@ -332,7 +332,7 @@ TEST(Sequence, BytesAreThoseOfTheTable) {
     auto const config = make_config(false, t, more);
     auto const found = sent_in_a_step(config, world, "tp");
     auto plan = predicted(config);
-    plan.all_reduce += config.parallel.sequence ? 2 * (t - 1) * gradients_over_tp(config) : 0;
+    plan.all_reduce += 2 * (t - 1) * gradients_over_tp(config);
     EXPECT_EQ(plan, found);
     return found;
   };
@@ -342,6 +342,18 @@ TEST(Sequence, BytesAreThoseOfTheTable) {
                 .all_gather = (t - 1) * microbatches * gathers * n};
   };
   EXPECT_EQ(sent({}), expected(4 * layers + 2, 0, 0, 0));
+  // A norm of all heads: 2 numbers a token in both passes, and once more where a layer is recomputed. A norm of each
+  // head: the gradients of its weights.
+  auto const with = [&](std::int64_t sums, std::int64_t norms, std::int64_t weights) {
+    auto out = expected(sums, 0, 0, weights);
+    out.all_reduce += 2 * (t - 1) * microbatches * layers * norms * 2 * tokens * 8;
+    return out;
+  };
+  EXPECT_EQ(sent({"model.qk_norm=full"}), with(4 * layers + 2, 2, 0));
+  EXPECT_EQ(sent({"model.qk_norm=full", "memory.recompute=full"}), with(5 * layers + 2, 3, 0));
+  auto const head = gradients_over_tp(make_config(false, t, {tp, "model.qk_norm=head"}));
+  EXPECT_GE(head, 8 * layers * 2 * 2);
+  EXPECT_EQ(sent({"model.qk_norm=head"}), with(4 * layers + 2, 0, head));
   std::string const on = "parallel.sequence=true";
   auto const gradients = gradients_over_tp(make_config(false, t, {tp, on}));
   // Norms, the biases behind row-parallel matrices, positions.

@@ -48,6 +48,18 @@ double PlainLayer::keep(std::string const& site, std::int64_t sample, std::int64
   return base::random_word(d.key, stream, static_cast<std::uint64_t>(index)) >= d.threshold ? d.scale : 0.0;
 }
 
+void PlainLayer::qk_norm(Plain& x, std::string const& name) const {
+  if (c_.model.qk_norm == config::QkNorm::none) return;
+  auto const& w = *find(name + ".weight");
+  auto const n = c_.model.qk_norm == config::QkNorm::full ? x.cols : c_.model.head_dim();
+  for (std::int64_t r = 0; r < x.rows; ++r)
+    for (std::int64_t begin = 0; begin < x.cols; begin += n) {
+      Complex squares;
+      for (std::int64_t i = 0; i < n; ++i) squares += x(r, begin + i) * x(r, begin + i) / static_cast<double>(n);
+      for (std::int64_t i = 0; i < n; ++i) x(r, begin + i) *= w(0, i) / std::sqrt(squares + c_.model.norm_eps);
+    }
+}
+
 void PlainLayer::rotate(Plain& x) const {
   if (c_.model.position != config::Position::rope) return;
   auto const n = c_.model.head_dim();
@@ -64,6 +76,8 @@ void PlainLayer::rotate(Plain& x) const {
 
 Plain PlainLayer::attention(Plain const& normed) const {
   auto q = linear(normed, "attn.q"), k = linear(normed, "attn.k"), v = linear(normed, "attn.v");
+  qk_norm(q, "attn.q_norm");
+  qk_norm(k, "attn.k_norm");
   rotate(q);
   rotate(k);
   auto const n = c_.model.head_dim(), heads = q.cols / n, of_one = heads / (k.cols / n), length = c_.model.seq_len;

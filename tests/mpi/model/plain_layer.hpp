@@ -50,6 +50,8 @@ private:
   Plain mlp(Plain const& normed, std::string const& prefix) const;
   Plain experts(Plain const& normed) const;
   Complex activation(Complex gate, Complex up) const;
+  /// The norm of queries or keys (model.qk_norm), if the model has one.
+  void qk_norm(Plain& x, std::string const& name) const;
   void rotate(Plain& x) const;
   double keep(std::string const& site, std::int64_t sample, std::int64_t index) const;
 

@@ -36,12 +36,18 @@ struct Case {
 
 /// The cases that this number of ranks can run: experts are on one rank.
 std::vector<Case> cases(int ranks) {
-  std::vector<Case> out{{"gpt2", {"model.preset=gpt2-tiny"}},
-                        {"llama", {"model.preset=llama-tiny", "model.kv_heads=2", "model.ffn=10"}},
-                        {"dropout", {"model.preset=gpt2-tiny", "model.dropout=0.3"}}};
+  std::vector<Case> out{
+      {"gpt2", {"model.preset=gpt2-tiny"}},
+      {"llama", {"model.preset=llama-tiny", "model.kv_heads=2", "model.ffn=10"}},
+      {"dropout", {"model.preset=gpt2-tiny", "model.dropout=0.3"}},
+      {"norms of heads",
+       {"model.preset=llama-tiny", "model.kv_heads=2", "model.ffn=10", "model.qk_norm=head", "model.head_dim=6"}},
+      {"norms of all heads", {"model.preset=gpt2-tiny", "model.kv_heads=2", "model.qk_norm=full"}}};
   if (ranks > 1) {
     out.push_back({"llama with sequence parallelism", out[1].words, true});
     out.push_back({"dropout with sequence parallelism", out[2].words, true});
+    out.push_back({"norms of heads with sequence parallelism", out[3].words, true});
+    out.push_back({"norms of all heads with sequence parallelism", out[4].words, true});
   } else {
     Words const routed{"model.preset=llama-tiny", "model.kv_heads=2",  "model.ffn=10",
                        "model.moe.experts=5",     "model.moe.top_k=2", "model.moe.ffn=6"};
@@ -75,7 +81,7 @@ double number(std::string const& name, std::int64_t row, std::int64_t column) {
 }
 /// Weights of norms are about 1, others about 0.
 double weight(std::string const& name, std::int64_t row, std::int64_t column) {
-  return (name.ends_with("norm1.weight") || name.ends_with("norm2.weight") ? 1.0 : 0.0) +
+  return (name.find("norm") != std::string::npos && name.ends_with(".weight") ? 1.0 : 0.0) +
          0.4 * number(name, row, column);
 }
 Plain numbers(std::string const& name, std::int64_t rows, std::int64_t cols) {

@@ -56,6 +56,7 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"model.rope_low_freq_factor", {"1.5"}},
       {"model.rope_high_freq_factor", {"8"}},
       {"model.rope_original_seq_len", {"64"}},
+      {"model.qk_norm", {"full"}},
       {"model.norm_eps", {"1e-6"}},
       {"model.window", {"[8, 0]"}},
       {"model.rope_layers", {"[1, 0]", "model.position=\"rope\""}},

@@ -127,6 +127,36 @@ TEST(HuggingFaceConfig, Qwen2HasBiasesOfQueriesKeysAndValuesAlone) {
   refused(with(with(qwen2(), "attention_bias", true), "mlp_bias", true), "Qwen2 has biases of q, k and v alone");
 }
 
+TEST(HuggingFaceConfig, Qwen3NormsQueriesAndKeysOfEachHead) {
+  auto const found = read_preset(qwen3(), ModelFamily::qwen3, {"model.preset=qwen3-0.6b"});
+  EXPECT_EQ(found.model.qk_norm, QkNorm::head);
+  EXPECT_FALSE(found.model.has_qkv_bias());
+  EXPECT_EQ(read(without(qwen3(), "head_dim")).model.head_dim(), 128) << "the default of Qwen3Config";
+  EXPECT_EQ(read(with(without(qwen3(), "num_key_value_heads"), "num_attention_heads", 32)).model.kv_heads, 32);
+  refused(with(qwen3(), "attention_bias", true), "attention_bias and mlp_bias alike");
+  refused(with(with(qwen3(), "attention_bias", true), "mlp_bias", true), "p3d's Qwen3 has no biases");
+  refused(with(qwen3(), "use_sliding_window", true), "attention to all earlier tokens");
+}
+
+TEST(HuggingFaceConfig, Qwen3MoeAndOlmoeHaveExpertsBesideNorms) {
+  auto const of_training = [](char const* preset) {  // which no config.json says
+    return std::vector<std::string>{std::string("model.preset=") + preset, "model.moe.aux_loss=none",
+                                    "model.moe.aux_coefficient=0.01", "model.moe.z_coefficient=0"};
+  };
+  auto const qwen = read_preset(qwen3_moe(), ModelFamily::qwen3_moe, of_training("qwen3-30b-a3b"));
+  EXPECT_EQ(qwen.model.qk_norm, QkNorm::head);
+  EXPECT_EQ(qwen.model.moe.shared_ffn, 0);
+  auto const other = read_preset(olmoe(), ModelFamily::olmoe, of_training("olmoe-1b-7b"));
+  EXPECT_EQ(other.model.qk_norm, QkNorm::full);
+  // transformers 5 writes another key.
+  auto renamed = with(without(qwen3_moe(), "num_experts"), "num_local_experts", 128);
+  EXPECT_EQ(read(renamed).model, qwen.model);
+  refused(with(qwen3_moe(), "num_local_experts", 64), "num_local_experts = 128, as num_experts says: the number 64");
+  EXPECT_EQ(read(without(olmoe(), "num_experts")).model.moe.experts, 64) << "the default of OlmoeConfig";
+  refused(with(olmoe(), "clip_qkv", 8.0), "clip_qkv = null (p3d's model has queries, keys and values of any size)");
+  refused(with(with(olmoe(), "attention_bias", true), "mlp_bias", true), "a model with experts has no biases");
+}
+
 TEST(HuggingFaceConfig, SomeLayersOfSmolLm3DoNotRotate) {
   auto const found = read_preset(smollm3(), ModelFamily::smollm3, {"model.preset=smollm3-3b"});
   EXPECT_TRUE(found.model.rotates(0) && found.model.rotates(34));
@@ -369,7 +399,7 @@ TEST(HuggingFaceConfig, DropoutThatIsNotOneValueIsNoted) {
 }
 
 TEST(HuggingFaceConfig, NamesTheArchitecturesThatItReads) {
-  expect_error([] { read({{"model_type", "olmo2"}}); }, "\"mixtral\", \"qwen2\", \"qwen2_moe\" or \"smollm3\"");
+  expect_error([] { read({{"model_type", "olmo2"}}); }, "\"qwen3_moe\", \"olmoe\" or \"smollm3\"");
   expect_error([] { read({{"a", 1}}); }, "found:    none");
   expect_error([] { read(Json::array()); }, "model_type");
   expect_error([] { read_hugging_face("{\"a\":1,\"a\":2}", "p"); }, "\"a\" twice");
@@ -390,6 +420,10 @@ TEST(HuggingFaceConfig, WhatIsWrittenReadsBackTheSame) {
            {"model.preset=llama-tiny", "model.head_dim=12"},
            {"model.preset=llama-tiny", "model.window=9", "model.hidden=50", "model.head_dim=12"},
            {"model.preset=qwen2.5-0.5b"},
+           {"model.preset=qwen3-0.6b"},
+           {"model.preset=llama-tiny", "model.qk_norm=head"},
+           {"model.preset=qwen3-30b-a3b", "model.moe.first_dense=1", "model.head_dim=64"},
+           {"model.preset=olmoe-1b-7b", "model.moe.normalize=true"},
            {"model.preset=smollm3-3b"},
            {"model.preset=llama-tiny", "model.rope_layers=[1, 1, 0, 1, 0]", "model.bias=true"},
            {"model.preset=llama-tiny", "model.qkv_bias=true", "model.head_dim=6"},
@@ -403,6 +437,7 @@ TEST(HuggingFaceConfig, WhatIsWrittenReadsBackTheSame) {
     auto const text = write_hugging_face(model, "bfloat16", 7);
     model.preset.clear();
     model.moe.aux_loss = AuxLoss::none, model.moe.aux_coefficient = Moe{}.aux_coefficient;  // of training
+    model.moe.z_coefficient = 0.0;
     EXPECT_EQ(read_hugging_face(text, "p").model, model) << text;
     EXPECT_EQ(Json::parse(text)["torch_dtype"], "bfloat16");
     EXPECT_EQ(Json::parse(text)["eos_token_id"], 7);
@@ -442,6 +477,10 @@ TEST(HuggingFaceConfig, ExpertsMakeAMixtralOrAQwen) {
   refuses("mixtral-tiny", {"model.moe.capacity_factor=1.5"}, "moe.capacity_factor = 1.5, which Mixtral");
   refuses("mixtral-tiny", {"model.bias=true"}, "bias = true, which Mixtral");
   refuses("mixtral-tiny", {"model.qkv_bias=true"}, "qkv_bias = true, which Mixtral");
+  refuses("mixtral-tiny", {"model.qk_norm=full", "model.moe.every=2"}, "moe.every = 2, which OLMoE");
+  refuses("qwen-moe-tiny", {"model.qk_norm=head"}, "moe.shared_ffn = 192, which Qwen3-MoE");
+  refuses("llama-tiny", {"model.qk_norm=full"}, "moe.experts = 0, which OLMoE");
+  refuses("gpt2-tiny", {"model.qk_norm=head"}, "qk_norm = head, which GPT-2");
   refuses("gpt2-tiny", {"model.head_dim=10"}, "head_dim = 10, which GPT-2");
   refuses("qwen-moe-tiny", {"model.moe.shared_gate=false"}, "moe.shared_gate = false, which Qwen2-MoE");
   refuses("qwen-moe-tiny", {"model.window=4"}, "window = 4, which Qwen2-MoE");

@@ -104,6 +104,61 @@ inline Json qwen2() {
           {"max_window_layers", 24},    {"use_sliding_window", false}, {"use_mrope", false},
           {"tie_word_embeddings", true}};
 }
+/// As Qwen3-0.6B.
+inline Json qwen3() {
+  return {{"model_type", "qwen3"},       {"vocab_size", 151936},      {"max_position_embeddings", 40960},
+          {"hidden_size", 1024},         {"intermediate_size", 3072}, {"num_hidden_layers", 28},
+          {"num_attention_heads", 16},   {"num_key_value_heads", 8},  {"head_dim", 128},
+          {"hidden_act", "silu"},        {"rms_norm_eps", 1e-6},      {"rope_theta", 1000000},
+          {"rope_scaling", nullptr},     {"sliding_window", nullptr}, {"max_window_layers", 28},
+          {"use_sliding_window", false}, {"attention_bias", false},   {"attention_dropout", 0.0},
+          {"tie_word_embeddings", true}};
+}
+/// As Qwen3-30B-A3B.
+inline Json qwen3_moe() {
+  auto file = qwen3();
+  file.update({{"model_type", "qwen3_moe"},
+               {"hidden_size", 2048},
+               {"intermediate_size", 6144},
+               {"num_hidden_layers", 48},
+               {"num_attention_heads", 32},
+               {"num_key_value_heads", 4},
+               {"max_window_layers", 48},
+               {"decoder_sparse_step", 1},
+               {"mlp_only_layers", Json::array()},
+               {"moe_intermediate_size", 768},
+               {"norm_topk_prob", true},
+               {"num_experts", 128},
+               {"num_experts_per_tok", 8},
+               {"output_router_logits", false},
+               {"router_aux_loss_coef", 0.001},
+               {"tie_word_embeddings", false}});
+  return file;
+}
+/// As OLMoE-1B-7B-0924.
+inline Json olmoe() {
+  return {{"model_type", "olmoe"},
+          {"vocab_size", 50304},
+          {"max_position_embeddings", 4096},
+          {"hidden_size", 2048},
+          {"intermediate_size", 1024},
+          {"num_hidden_layers", 16},
+          {"num_attention_heads", 16},
+          {"num_key_value_heads", 16},
+          {"clip_qkv", nullptr},
+          {"hidden_act", "silu"},
+          {"rms_norm_eps", 1e-5},
+          {"rope_theta", 10000.0},
+          {"rope_scaling", nullptr},
+          {"attention_bias", false},
+          {"attention_dropout", 0.0},
+          {"norm_topk_prob", false},
+          {"num_experts", 64},
+          {"num_experts_per_tok", 8},
+          {"output_router_logits", false},
+          {"router_aux_loss_coef", 0.01},
+          {"tie_word_embeddings", false}};
+}
 /// As SmolLM3-3B: every fourth layer does not rotate.
 inline Json smollm3() {
   Json file{{"model_type", "smollm3"},

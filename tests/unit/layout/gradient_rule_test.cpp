@@ -67,7 +67,11 @@ TEST(GradientRule, AgreesWithBruteForceOnSmallMeshes) {
         // The batch is dealt over dp; the ranks of one tensor group see the same tokens. Under sequence parallelism
         // that is so where they hold parts of the parameter; else they have their own tokens.
         auto const& sizes = grid.sizes();
-        bool const shares = c.parallel.sequence && p.spec->splits.empty();
+        // Those with the norm of one head have their own heads of all tokens, which is the same to the rule.
+        bool const of_head = c.model.qk_norm == config::QkNorm::head &&
+                             p.spec->name.find("_norm.") != std::string::npos && p.spec->layer >= 0 &&
+                             p.spec->name.find("attn.") != std::string::npos;
+        bool const shares = (c.parallel.sequence && p.spec->splits.empty()) || of_head;
         gradient[p.spec->name][rank] =
             shares ? local_values(p, at.dp + sizes.dp * at.tp, sizes.dp * sizes.tp) : local_values(p, at.dp, sizes.dp);
         wanted[p.spec->name][rank] = local_values(p, 0, 1);

@@ -108,6 +108,26 @@ TEST(HuggingFaceLayout, Qwen2HasBiasesOfQueriesKeysAndValuesAlone) {
   EXPECT_EQ(found.at("model.layers.1.self_attn.o_proj.weight"), (Shape{8, 12}));
 }
 
+TEST(HuggingFaceLayout, Qwen3AndOlmoeNormQueriesAndKeys) {
+  auto c = llama(false);
+  c.model.qk_norm = config::QkNorm::head, c.model.head_size = 6;
+  auto const qwen3 = make(c).layout;
+  EXPECT_EQ(qwen3.family, config::ModelFamily::qwen3);
+  using Shape = std::vector<std::int64_t>;
+  EXPECT_EQ(shapes(qwen3).size(), shapes(make(llama(false)).layout).size() + 2 * 2);
+  EXPECT_EQ(shapes(qwen3).at("model.layers.0.self_attn.q_norm.weight"), (Shape{6}));
+  EXPECT_EQ(shapes(qwen3).at("model.layers.1.self_attn.k_norm.weight"), (Shape{6}));
+  auto olmoe = experts(false);
+  olmoe.model.qk_norm = config::QkNorm::full, olmoe.model.moe.normalize = false;
+  auto const found = make(olmoe).layout;
+  EXPECT_EQ(found.family, config::ModelFamily::olmoe);
+  EXPECT_EQ(shapes(found).at("model.layers.0.self_attn.q_norm.weight"), (Shape{8}));
+  EXPECT_EQ(shapes(found).at("model.layers.0.self_attn.k_norm.weight"), (Shape{4}));
+  EXPECT_EQ(shapes(found).at("model.layers.1.mlp.experts.2.gate_proj.weight"), (Shape{6, 8}));
+  olmoe.model.qk_norm = config::QkNorm::head;
+  EXPECT_EQ(make(olmoe).layout.family, config::ModelFamily::qwen3_moe);
+}
+
 TEST(HuggingFaceLayout, EveryExpertHasTensorsOfItsOwn) {
   auto const mixtral = make(experts(false)).layout, qwen = make(experts(true)).layout;
   EXPECT_EQ(mixtral.family, config::ModelFamily::mixtral);

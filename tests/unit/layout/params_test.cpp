@@ -71,7 +71,9 @@ TEST(ParamTable, PublishedModelsHaveTheirNumberOfParameters) {
   };
   for (auto const& row :
        {Row{"llama3-8b", 8'030'261'248}, Row{"mixtral-8x7b", 46'702'792'704}, Row{"mistral-nemo-12b", 12'247'782'400},
-        Row{"qwen2.5-0.5b", 494'032'768}, Row{"qwen2.5-7b", 7'615'616'512}, Row{"smollm3-3b", 3'075'098'624}}) {
+        Row{"qwen2.5-0.5b", 494'032'768}, Row{"qwen2.5-7b", 7'615'616'512}, Row{"smollm3-3b", 3'075'098'624},
+        Row{"qwen3-0.6b", 596'049'920}, Row{"qwen3-8b", 8'190'735'360}, Row{"qwen3-30b-a3b", 30'532'122'624},
+        Row{"olmoe-1b-7b", 6'919'161'856}}) {
     auto const input =
         config::parse_text("", "t.toml", "/", {"data.format=synthetic", std::string("model.preset=") + row.preset}, 1);
     ASSERT_TRUE(input.config) << row.preset;
@@ -100,6 +102,24 @@ TEST(ParamTable, NamesInGlobalOrder) {
                                       "layers.0.attn.k.weight", "layers.0.attn.v.weight", "layers.0.attn.out.weight",
                                       "layers.0.norm2.weight", "layers.0.mlp.gate.weight", "layers.0.mlp.up.weight",
                                       "layers.0.mlp.down.weight", "final_norm.weight", "head.weight"}));
+}
+
+TEST(ParamTable, NormsOfQueriesAndKeys) {
+  auto const of = [](config::QkNorm norm, char const* name) {
+    auto const c = test::tiny_qk_norm(norm, {.tp = 2});
+    auto const spec = make_param_table(c).find(name);
+    EXPECT_EQ(spec.init, Init::ones);
+    EXPECT_FALSE(spec.decay);
+    return spec;
+  };
+  auto const head = of(config::QkNorm::head, "layers.1.attn.q_norm.weight");
+  EXPECT_EQ(head.cols, 2);
+  EXPECT_TRUE(head.splits.empty() && head.gradient_axes().has(Axis::tp)) << "each rank of tp has other heads";
+  EXPECT_TRUE(head.repeated_axes().empty());
+  auto const full = of(config::QkNorm::full, "layers.1.attn.k_norm.weight");
+  EXPECT_EQ(full.cols, 4);
+  EXPECT_EQ(full.splits, (std::vector<Split>{{1, Axis::tp}}));
+  EXPECT_FALSE(full.gradient_axes().has(Axis::tp));
 }
 
 TEST(ParamTable, InitialDistributionsAndDecay) {

@@ -44,6 +44,13 @@ inline config::Config tiny_qwen2(layout::PerAxis mesh = {}) {
   return c;
 }
 
+/// As tiny_llama, with norms of queries and keys.
+inline config::Config tiny_qk_norm(config::QkNorm norm, layout::PerAxis mesh = {}) {
+  auto c = tiny_llama(mesh);
+  c.model.qk_norm = norm;
+  return c;
+}
+
 /// As tiny_llama, with experts in layers 1 and 2: routed ones with groups and biases, and gated shared ones. Its tokens
 /// are divided over all ranks of a stage.
 inline config::Config tiny_moe(layout::PerAxis mesh = {}) {
@@ -69,6 +76,8 @@ inline std::vector<config::Config> tiny_configs() {
         out.push_back(tiny_gpt({.tp = tp, .pp = pp, .dp = dp}));
         out.push_back(tiny_llama({.tp = tp, .pp = pp, .dp = dp}));
         out.push_back(tiny_qwen2({.tp = tp, .pp = pp, .dp = dp}));
+        for (auto norm : {config::QkNorm::head, config::QkNorm::full})
+          out.push_back(tiny_qk_norm(norm, {.tp = tp, .pp = pp, .dp = dp}));
       }
     }
   }
@@ -79,8 +88,8 @@ inline std::string describe(config::Config const& c) {
   return std::string(c.model.bias       ? "gpt"
                      : c.model.qkv_bias ? "qwen2"
                                         : "llama") +
-         " dp=" + std::to_string(c.parallel.dp) + " tp=" + std::to_string(c.parallel.tp) +
-         " pp=" + std::to_string(c.parallel.pp);
+         " qk_norm=" + to_string(c.model.qk_norm) + " dp=" + std::to_string(c.parallel.dp) +
+         " tp=" + std::to_string(c.parallel.tp) + " pp=" + std::to_string(c.parallel.pp);
 }
 
 }  // namespace p3d::test
