@@ -13,6 +13,8 @@ extern "C" {
 /// Before anything else. `name`: of the memory that the processes share, the same for all and new; rank 0 makes it and
 /// returns before another comes here. At most 16 ranks.
 void fake_nccl_open(char const* name, int rank, int size);
+/// Takes the name away once all ranks have opened it, so that nothing is left behind however the program ends.
+void fake_nccl_all_opened();
 /// Nothing of the library follows.
 void fake_nccl_close();
 /// Calls of the n-th communicator that this process makes are on their stream only so many microseconds after they

@@ -53,6 +53,8 @@ public:
     if (world.rank() == 0) fake_nccl_open(name.c_str(), 0, world.size());
     world.barrier().wait();
     if (world.rank() > 0) fake_nccl_open(name.c_str(), world.rank(), world.size());
+    world.barrier().wait();
+    fake_nccl_all_opened();
     comm::detail::set_nccl_api(api ? api : comm::detail::nccl_library_of_the_test());
     comm::set_device_sums(std::make_shared<LibrarySums>());
   }
