@@ -6,6 +6,8 @@
     bits      neither: not a bit of a loss, a norm or a weight is another one
 """
 
+from models import EXPERT_PRESETS
+
 # Keys of these sections are of the kind "numbers" but for the exceptions below.
 NUMBERS = ("model.", "data.", "optimizer.", "sample.")
 NUMBERS_TOO = {"run.seed", "run.steps", "run.eval_every", "run.eval_batches", "batch.global", "batch.variable"}
@@ -71,11 +73,14 @@ def tolerances(keys):
     precision = keys.get("run.precision", "fp32")
     narrow = [key for key in ("precision.gradients", "precision.moments", "precision.reduction", "precision.pipeline")
               if keys.get(key) == "bf16"] or keys.get("precision.stochastic_rounding") == "true"
-    experts = int(keys.get("model.moe.experts", 0)) > 0 or "moe" in keys.get("model.preset", "") \
-        or "mixtral" in keys.get("model.preset", "") + keys.get("model.load", "")
+    experts = int(keys.get("model.moe.experts", 0)) > 0 or keys.get("model.preset", "") in EXPERT_PRESETS \
+        or "mixtral" in keys.get("model.load", "")
     if precision == "fp64":
         return 1e-9, 1e-9
     if precision == "fp32" and not narrow:
         # "In fp32 a last-bit difference may send a token elsewhere" (docs/experts.md).
         return (1e-2, None) if experts else (2e-4, 5e-3)
-    return (5e-2, None) if experts else (1e-2, 1e-1)
+    # With this rate the loss of such a model grows by a quarter in the third step, and its rounding with it: fp32 then
+    # agrees with fp64 to 2e-5, fp16 to 5e-3 and bf16 to 1.2e-2 (case 110037).
+    steep = 3.0 if float(keys.get("optimizer.lr", 0)) >= 0.03 else 1.0
+    return (5e-2, None) if experts else (1e-2 * steep, 1e-1 * steep)
