@@ -69,6 +69,15 @@ def read_input(path, overrides):
     if model.get("preset"):
         sys.exit("pytorch_step: expected the sizes in [model], found a preset; use the resolved input that p3d writes "
                  "beside its results")
+    hidden, heads = model.get("hidden", 64), model.get("heads", 4)
+    plain = {"qk_norm": "none", "window": 0, "rope_layers": 1, "rope_scaling": "none",
+             "qkv_bias": model.get("bias", True), "head_dim": hidden // heads}
+    others = [f"{key} = {model[key]}" for key in plain if key in model and model[key] != plain[key]]
+    if model.get("moe", {}).get("experts", 0) > 0:
+        others.append(f"moe.experts = {model['moe']['experts']}")
+    if others:
+        sys.exit("pytorch_step: expected a plain GPT-2 or Llama, found model." + ", model.".join(others) +
+                 "; it would time another model")
     model = MODEL_DEFAULTS | model
     model.setdefault("kv_heads", model["heads"])
     wide = 8 * model["hidden"] // 3

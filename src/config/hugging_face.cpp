@@ -238,6 +238,7 @@ struct LlamaDefaults {
   bool tied = false;
   std::int64_t kv_heads = 0;  ///< 0: as many as heads
   std::int64_t head_dim = 0;  ///< 0: hidden / heads
+  bool biases = true;         ///< false: attention_bias must be false
 };
 
 /// Reads the keys that LlamaConfig and the configurations after it share.
@@ -256,7 +257,9 @@ void read_llama(Reader& r, HuggingFaceModel& out, std::string const& path, Llama
   auto const even = std::max<std::int64_t>(1, m.hidden / m.heads);
   m.head_size = r.integer("head_dim", limits::hidden, defaults.head_dim > 0 ? defaults.head_dim : even);
   bool const attention = r.flag("attention_bias", false), mlp = r.flag("mlp_bias", false);
-  if (attention != mlp)
+  if (!defaults.biases && attention)
+    r.wrong("attention_bias = false (p3d has norms of queries and keys without biases)", r.found("attention_bias"));
+  else if (attention != mlp)
     r.wrong("attention_bias and mlp_bias alike (model.bias is one key for all linear layers)",
             fmt::format("attention_bias = {}, mlp_bias = {}", attention, mlp));
   m.bias = m.qkv_bias = attention && mlp;
@@ -302,10 +305,8 @@ void read_qwen2(Reader& r, HuggingFaceModel& out, std::string const& path) {
 
 /// Reads Qwen3Config: a Llama without biases whose heads norm queries and keys, and whose windows are not in use.
 void read_qwen3(Reader& r, HuggingFaceModel& out, std::string const& path) {
-  read_llama(r, out, path, {.kv_heads = 32, .head_dim = 128});
-  auto& m = out.model;
-  if (m.bias) r.wrong("attention_bias = false (p3d's Qwen3 has no biases)", r.found("attention_bias"));
-  m.qk_norm = QkNorm::head;
+  read_llama(r, out, path, {.kv_heads = 32, .head_dim = 128, .biases = false});
+  out.model.qk_norm = QkNorm::head;
   skip_unused_window(r);
 }
 
@@ -406,7 +407,7 @@ void read_qwen2_moe(Reader& r, HuggingFaceModel& out, std::string const& path) {
 /// Reads Qwen3MoeConfig: a Qwen3 with routed experts in some layers.
 void read_qwen3_moe(Reader& r, HuggingFaceModel& out, std::string const& path) {
   constexpr std::int64_t default_experts = 128, default_top_k = 8, default_ffn = 768;
-  read_llama(r, out, path, {.kv_heads = 4});
+  read_llama(r, out, path, {.kv_heads = 4, .biases = false});
   out.model.qk_norm = QkNorm::head;
   read_qwen_experts(r, out, default_experts, default_top_k, default_ffn);
 }
@@ -414,9 +415,12 @@ void read_qwen3_moe(Reader& r, HuggingFaceModel& out, std::string const& path) {
 /// Reads OlmoeConfig: experts in all layers, and one norm for all queries of a token and one for all its keys.
 void read_olmoe(Reader& r, HuggingFaceModel& out, std::string const& path) {
   constexpr std::int64_t default_experts = 64, default_top_k = 8;
-  read_llama(r, out, path, {.norm_eps = 1e-5});
+  read_llama(r, out, path, {.norm_eps = 1e-5, .biases = false});
   auto& m = out.model;
   m.qk_norm = QkNorm::full;
+  if (m.head_dim() * m.heads != m.hidden)
+    r.wrong("head_dim = hidden_size / num_attention_heads (OLMoE's norms have hidden_size weights)",
+            r.found("head_dim"));
   read_experts(r, out, "num_experts", default_experts, default_top_k);
   m.moe.ffn = m.ffn;
   m.moe.normalize = r.flag("norm_topk_prob", false);
@@ -435,7 +439,8 @@ void read_layer_types(Reader& r, Model const& m) {
 void require_heads(Reader& r, HuggingFaceModel const& read) {
   auto const& m = read.model;
   bool const gpt = read.family == ModelFamily::gpt2;
-  if (m.hidden % m.heads != 0 && !r.has("head_dim"))
+  bool const follows = !r.has("head_dim") && read.family != ModelFamily::qwen3;  // which has a default
+  if (m.hidden % m.heads != 0 && follows)
     r.wrong(gpt ? "n_embd divisible by n_head" : "hidden_size divisible by num_attention_heads, or head_dim",
             fmt::format("{} and {}", m.hidden, m.heads));
   else if (!gpt && m.head_dim() % 2 != 0)

@@ -80,7 +80,8 @@ std::vector<std::string> strange(Model const& m, ModelFamily family) {
   want(m.activation == (gpt ? Activation::gelu : Activation::swiglu), "activation", to_string(m.activation));
   if (gpt) want(m.bias, "bias", "false");
   if (gpt) want(m.kv_heads == m.heads, "kv_heads", fmt::format("{} (heads = {})", m.kv_heads, m.heads));
-  if (gpt) want(m.head_dim() * m.heads == m.hidden, "head_dim", fmt::format("{}", m.head_dim()));
+  bool const even = gpt || family == ModelFamily::olmoe;  // transformers sizes OLMoE's norms by hidden
+  if (even) want(m.head_dim() * m.heads == m.hidden, "head_dim", fmt::format("{}", m.head_dim()));
   bool const mistral = family == ModelFamily::mistral || family == ModelFamily::mixtral;
   want(mistral ? one_window(m) : !has_window(m), "window", text_of_layers(m.window, 0));
   bool const smollm3 = family == ModelFamily::smollm3;
@@ -220,6 +221,8 @@ std::string write_hugging_face(Model const& m, std::string_view dtype, std::int6
   Json const eos = eos_token >= 0 ? Json(eos_token) : Json(nullptr);
   out["bos_token_id"] = nullptr;
   out["eos_token_id"] = eos;
+  // Some families have a default here, a token whose embedding transformers would not train.
+  out["pad_token_id"] = nullptr;
   out["tie_word_embeddings"] = m.tied_embeddings;
   out["torch_dtype"] = dtype;
   return out.dump(2) + "\n";

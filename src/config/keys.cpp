@@ -125,7 +125,7 @@ void add_model(std::vector<Key>& table) {
       "of position = \"rope\": 1: a layer rotates queries and keys; 0: it does not (NoPE); a list as of window");
   s.choice("qk_norm", &Model::qk_norm,
            "RMS norm of queries and keys before they rotate: head (of each head, as in Qwen3), full (of all heads of a "
-           "token, as in OLMo 2)");
+           "token, as in OLMoE)");
   s.number("norm_eps", &Model::norm_eps, {.max = 1.0, .min_open = true}, "added to the variance in norms");
 }
 

@@ -16,10 +16,10 @@ namespace {
 constexpr auto gpt = Preset::Family::gpt;
 constexpr auto llama = Preset::Family::llama;
 
-// The models with experts: Mixtral 8x7B (Jiang et al., arXiv 2401.04088, table 1; the loss's factor is that of its
-// config.json), and small models of the kinds of Mixtral, Qwen1.5-MoE (softmax over all experts, gated shared experts)
-// and DeepSeek-V3 (arXiv 2412.19437: sigmoid, groups, biases that balance, a first dense layer; without latent
-// attention).
+// The models with experts: those that the head of this file names, Mixtral 8x7B (Jiang et al., arXiv 2401.04088, table
+// 1; the loss's factor is that of its config.json), and small models of the kinds of Mixtral, Qwen1.5-MoE (softmax over
+// all experts, gated shared experts) and DeepSeek-V3 (arXiv 2412.19437: sigmoid, groups, biases that balance, a first
+// dense layer; without latent attention).
 constexpr Moe moe_of(std::int64_t experts, std::int64_t top_k, std::int64_t ffn, double aux_coefficient = 0.01) {
   Moe moe;
   moe.aux_coefficient = aux_coefficient;

@@ -71,7 +71,7 @@ public:
     norm_ = {.heads = sizes_.heads,
              .kv_heads = sizes_.kv_heads,
              .head_dim = sizes_.head_dim,
-             .whole = c.model.qk_norm == config::QkNorm::full,
+             .full = c.model.qk_norm == config::QkNorm::full,
              .ranks = tp.size(),
              .eps = c.model.norm_eps};
     if (!c.model.rotates(layer)) return;

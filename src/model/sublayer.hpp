@@ -6,7 +6,7 @@
 // Over tp a sub-layer makes one sum of N x hidden forward and one backward. Each is an all-reduce; under sequence
 // parallelism it is a reduce-scatter and an all-gather (before forward's column-parallel linear, and of the gradient of
 // the row-parallel one), and backward gathers the input of the column-parallel linear once more: only the rank's rows
-// of it are kept.
+// of it are kept. A norm of all queries and keys of a token adds a small sum each way (parallel/qk_norm.hpp).
 
 #include "residual.hpp"
 

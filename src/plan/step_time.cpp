@@ -301,7 +301,7 @@ LayerPasses StepModel::layer_passes(std::int64_t layer) const {
   f.experts = b.experts = expert_exchange(layer);
   f.context = context_exchange(products);
   b.context = 2 * f.context;
-  double const collectives = p.tp > 1 ? 2 * k_.launches_collective : 0;
+  double const collectives = p.tp > 1 ? (m.qk_norm == config::QkNorm::full ? 3 : 2) * k_.launches_collective : 0;
   f.launches = added(f.work(), k_.launches + collectives);
   b.launches = added(b.work(), k_.launches_backward + collectives);
 

@@ -23,10 +23,11 @@ struct TensorTraffic {
 };
 
 /// The traffic of a step on the ranks of a pipeline coordinate: activations, their gradients and the loss. For each
-/// microbatch a layer sums 2 arrays of N x hidden forward and 2 backward. With parallel.sequence a sum is a
-/// reduce-scatter and an all-gather; backward gathers the inputs of column-parallel linears once more, and a W of its
-/// own the gradients of row-parallel outputs. Gradients of weights are not counted (layout::ParamSpec::gradient_axes).
-/// `activations` has an entry for each stage. `context_rank`: the coordinate of cp, whose tokens these are.
+/// microbatch a layer sums 2 arrays of N x hidden forward and 2 backward, and where model.qk_norm is full N x 2 numbers
+/// in each pass. With parallel.sequence a sum is a reduce-scatter and an all-gather; backward gathers the inputs of
+/// column-parallel linears once more, and a W of its own the gradients of row-parallel outputs. Gradients of weights
+/// are not counted (layout::ParamSpec::gradient_axes). `activations` has an entry for each stage. `context_rank`: the
+/// coordinate of cp, whose tokens these are.
 TensorTraffic tensor_traffic(config::Config const& config, layout::StageMap const& stages,
                              std::vector<layout::StageActivations> const& activations, schedule::Program const& program,
                              int pipeline_rank, int context_rank = 0);

@@ -133,8 +133,9 @@ TEST(HuggingFaceConfig, Qwen3NormsQueriesAndKeysOfEachHead) {
   EXPECT_FALSE(found.model.has_qkv_bias());
   EXPECT_EQ(read(without(qwen3(), "head_dim")).model.head_dim(), 128) << "the default of Qwen3Config";
   EXPECT_EQ(read(with(without(qwen3(), "num_key_value_heads"), "num_attention_heads", 32)).model.kv_heads, 32);
-  refused(with(qwen3(), "attention_bias", true), "attention_bias and mlp_bias alike");
-  refused(with(with(qwen3(), "attention_bias", true), "mlp_bias", true), "p3d's Qwen3 has no biases");
+  auto const odd = with(without(qwen3(), "head_dim"), "hidden_size", 1000);
+  EXPECT_EQ(read(with(odd, "num_attention_heads", 24)).model.head_dim(), 128);
+  refused(with(qwen3(), "attention_bias", true), "norms of queries and keys without biases");
   refused(with(qwen3(), "use_sliding_window", true), "attention to all earlier tokens");
 }
 
@@ -154,7 +155,8 @@ TEST(HuggingFaceConfig, Qwen3MoeAndOlmoeHaveExpertsBesideNorms) {
   refused(with(qwen3_moe(), "num_local_experts", 64), "num_local_experts = 128, as num_experts says: the number 64");
   EXPECT_EQ(read(without(olmoe(), "num_experts")).model.moe.experts, 64) << "the default of OlmoeConfig";
   refused(with(olmoe(), "clip_qkv", 8.0), "clip_qkv = null (p3d's model has queries, keys and values of any size)");
-  refused(with(with(olmoe(), "attention_bias", true), "mlp_bias", true), "a model with experts has no biases");
+  refused(with(olmoe(), "attention_bias", true), "norms of queries and keys without biases");
+  refused(with(olmoe(), "head_dim", 64), "OLMoE's norms have hidden_size weights");
 }
 
 TEST(HuggingFaceConfig, SomeLayersOfSmolLm3DoNotRotate) {
@@ -480,6 +482,7 @@ TEST(HuggingFaceConfig, ExpertsMakeAMixtralOrAQwen) {
   refuses("mixtral-tiny", {"model.qk_norm=full", "model.moe.every=2"}, "moe.every = 2, which OLMoE");
   refuses("qwen-moe-tiny", {"model.qk_norm=head"}, "moe.shared_ffn = 192, which Qwen3-MoE");
   refuses("llama-tiny", {"model.qk_norm=full"}, "moe.experts = 0, which OLMoE");
+  refuses("olmoe-1b-7b", {"model.head_dim=64"}, "head_dim = 64, which OLMoE");
   refuses("gpt2-tiny", {"model.qk_norm=head"}, "qk_norm = head, which GPT-2");
   refuses("gpt2-tiny", {"model.head_dim=10"}, "head_dim = 10, which GPT-2");
   refuses("qwen-moe-tiny", {"model.moe.shared_gate=false"}, "moe.shared_gate = false, which Qwen2-MoE");

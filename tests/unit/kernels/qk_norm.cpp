@@ -60,7 +60,7 @@ public:
     shape_ = {.heads = c.heads / ranks,
               .kv_heads = c.kv_heads / ranks,
               .head_dim = c.head_dim,
-              .whole = c.whole,
+              .full = c.whole,
               .ranks = ranks,
               .eps = eps};
     auto const part = [&](Vec const& w) {
