@@ -306,7 +306,6 @@ void read_qwen2(Reader& r, HuggingFaceModel& out, std::string const& path) {
 /// Reads Qwen3Config: a Llama without biases whose heads norm queries and keys, and whose windows are not in use.
 void read_qwen3(Reader& r, HuggingFaceModel& out, std::string const& path) {
   read_llama(r, out, path, {.kv_heads = 32, .head_dim = 128, .biases = false});
-  out.model.qk_norm = QkNorm::head;
   skip_unused_window(r);
 }
 
@@ -408,7 +407,6 @@ void read_qwen2_moe(Reader& r, HuggingFaceModel& out, std::string const& path) {
 void read_qwen3_moe(Reader& r, HuggingFaceModel& out, std::string const& path) {
   constexpr std::int64_t default_experts = 128, default_top_k = 8, default_ffn = 768;
   read_llama(r, out, path, {.kv_heads = 4, .biases = false});
-  out.model.qk_norm = QkNorm::head;
   read_qwen_experts(r, out, default_experts, default_top_k, default_ffn);
 }
 
@@ -417,7 +415,6 @@ void read_olmoe(Reader& r, HuggingFaceModel& out, std::string const& path) {
   constexpr std::int64_t default_experts = 64, default_top_k = 8;
   read_llama(r, out, path, {.norm_eps = 1e-5, .biases = false});
   auto& m = out.model;
-  m.qk_norm = QkNorm::full;
   if (m.head_dim() * m.heads != m.hidden)
     r.wrong("head_dim = hidden_size / num_attention_heads (OLMoE's norms have hidden_size weights)",
             r.found("head_dim"));
@@ -484,6 +481,7 @@ HuggingFaceModel read_hugging_face(std::string_view text, std::string const& pat
   }
   out.family = static_cast<ModelFamily>(at - types.begin());
   read_family(r, out, path);
+  out.model.qk_norm = row_of(out.family).qk_norm;
   if (out.family != ModelFamily::gpt2) read_layer_types(r, out.model);
   if (!out.model.moe.on()) out.model.moe.ffn = out.model.ffn;  // the default of the key in an input
   if (r.good()) require_heads(r, out);

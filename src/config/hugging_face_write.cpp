@@ -39,15 +39,6 @@ bool has_layer_without_rope(Model const& m) {
   return m.position == Position::rope && any_layer(m, [&](auto l) { return !m.rotates(l); });
 }
 
-bool has_experts(ModelFamily family) {
-  return family == ModelFamily::mixtral || family == ModelFamily::qwen2_moe || family == ModelFamily::qwen3_moe ||
-         family == ModelFamily::olmoe;
-}
-QkNorm qk_norm_of(ModelFamily family) {
-  if (family == ModelFamily::olmoe) return QkNorm::full;
-  return family == ModelFamily::qwen3 || family == ModelFamily::qwen3_moe ? QkNorm::head : QkNorm::none;
-}
-
 /// Notes a key whose value is not `good` for a family.
 using Want = std::function<void(bool good, char const* key, std::string const& value)>;
 
@@ -90,9 +81,9 @@ std::vector<std::string> strange(Model const& m, ModelFamily family) {
       family == ModelFamily::llama || family == ModelFamily::qwen2 || family == ModelFamily::qwen2_moe;
   if (!biased) want(!m.bias, "bias", "true");
   if (!qkv_alone && !m.bias) want(!m.qkv_bias, "qkv_bias", "true");
-  want(m.qk_norm == qk_norm_of(family), "qk_norm", to_string(m.qk_norm));
+  want(m.qk_norm == row_of(family).qk_norm, "qk_norm", to_string(m.qk_norm));
   if (!gpt && !smollm3) want(!has_layer_without_rope(m), "rope_layers", text_of_layers(m.rope_layers, 1));
-  if (has_experts(family))
+  if (row_of(family).experts)
     want_experts(m.moe, family, m.moe_layers() == m.layers, want);
   else
     want(!m.moe.on(), "moe.experts", fmt::format("{}", m.moe.experts));
@@ -209,7 +200,7 @@ Json write_llama(Model const& m, ModelFamily family) {
   bool const no_key = smollm3 || family == ModelFamily::qwen2 || family == ModelFamily::qwen2_moe ||
                       family == ModelFamily::qwen3_moe || family == ModelFamily::olmoe;
   if (no_key && m.head_dim() * m.heads == m.hidden) out.erase("head_dim");
-  if (has_experts(family)) write_experts(m, family, out);
+  if (row_of(family).experts) write_experts(m, family, out);
   return out;
 }
 

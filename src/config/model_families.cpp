@@ -10,14 +10,17 @@ constexpr ModelFamilyRow rows[] = {
     {ModelFamily::gpt2, "GPT-2", "GPT2LMHeadModel", "layernorm, learned, gelu, bias, kv_heads = heads, no window"},
     {ModelFamily::llama, "Llama", "LlamaForCausalLM", "rmsnorm, rope, swiglu, no window"},
     {ModelFamily::mistral, "Mistral", "MistralForCausalLM", "as Llama, no bias, one window for all layers"},
-    {ModelFamily::mixtral, "Mixtral", "MixtralForCausalLM", "as Mistral, experts in all layers, softmax, normalize"},
+    {ModelFamily::mixtral, "Mixtral", "MixtralForCausalLM", "as Mistral, experts in all layers, softmax, normalize",
+     true},
     {ModelFamily::qwen2, "Qwen2", "Qwen2ForCausalLM", "as Llama, no bias but qkv_bias"},
     {ModelFamily::qwen2_moe, "Qwen2-MoE", "Qwen2MoeForCausalLM",
-     "as Llama, no bias but maybe qkv_bias, routed experts, softmax, gated shared experts"},
-    {ModelFamily::qwen3, "Qwen3", "Qwen3ForCausalLM", "as Llama, no bias, qk_norm head"},
-    {ModelFamily::qwen3_moe, "Qwen3-MoE", "Qwen3MoeForCausalLM", "as Qwen3, routed experts alone, softmax"},
+     "as Llama, no bias but maybe qkv_bias, routed experts, softmax, gated shared experts", true},
+    {ModelFamily::qwen3, "Qwen3", "Qwen3ForCausalLM", "as Llama, no bias, qk_norm head", false, QkNorm::head},
+    {ModelFamily::qwen3_moe, "Qwen3-MoE", "Qwen3MoeForCausalLM", "as Qwen3, routed experts alone, softmax", true,
+     QkNorm::head},
     {ModelFamily::olmoe, "OLMoE", "OlmoeForCausalLM",
-     "as Llama, no bias, heads that divide hidden, qk_norm full, routed experts alone in all layers, softmax"},
+     "as Llama, no bias, heads that divide hidden, qk_norm full, routed experts alone in all layers, softmax", true,
+     QkNorm::full},
     {ModelFamily::smollm3, "SmolLM3", "SmolLM3ForCausalLM", "as Llama, some rope_layers 0"}};
 
 constexpr bool in_order() {

@@ -3,8 +3,6 @@
 // over heads: blocks of rows are summed into the workspace of column sums, before the gradient is overwritten.
 #include <p3d/kernels/qk_norm.hpp>
 
-#include <p3d/base/error.hpp>
-
 #include "column_sum.hpp"
 #include "wide.hpp"
 

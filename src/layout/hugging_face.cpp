@@ -91,9 +91,7 @@ NameRow const& find_row(ModelFamily family, std::string const& stem) {
     return nullptr;
   };
   auto const* row = family == ModelFamily::gpt2 ? find(gpt2_names) : find(llama_names);
-  if (family == ModelFamily::mixtral && !row) row = find(mixtral_names);
-  bool const gpt_or_mixtral = family == ModelFamily::gpt2 || family == ModelFamily::mixtral;
-  if (!gpt_or_mixtral && !row) row = find(qwen_moe_names);
+  if (!row) row = family == ModelFamily::mixtral ? find(mixtral_names) : find(qwen_moe_names);
   if (!row) base::contract_violated("row", __FILE__, __LINE__, "every parameter of the family has a tensor: " + stem);
   return *row;
 }

@@ -39,10 +39,8 @@ config::Model small_model(config::ModelFamily family) {
   if (m.qkv_bias) m.head_size = 6;
   using config::ModelFamily;
   if (family == ModelFamily::smollm3) m.rope_layers = {1, 0};
-  if (family == ModelFamily::qwen3 || family == ModelFamily::qwen3_moe) m.qk_norm = config::QkNorm::head;
-  if (family == ModelFamily::olmoe) m.qk_norm = config::QkNorm::full;
-  for (auto dense : {ModelFamily::llama, ModelFamily::qwen2, ModelFamily::qwen3, ModelFamily::smollm3})
-    if (family == dense) return m;
+  m.qk_norm = config::row_of(family).qk_norm;
+  if (!config::row_of(family).experts) return m;
   m.moe.experts = 3, m.moe.ffn = 6;
   if (family == config::ModelFamily::qwen2_moe) m.moe.first_dense = 1, m.moe.shared_ffn = 10, m.moe.shared_gate = true;
   return m;

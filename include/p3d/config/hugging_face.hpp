@@ -21,12 +21,14 @@ constexpr auto enum_names(ModelFamily) {
                     "qwen2_moe", "qwen3", "qwen3_moe", "olmoe",   "smollm3"};
 }
 
-/// A family in words.
+/// A family in words, and what all its models have.
 struct ModelFamilyRow {
   ModelFamily family;
   char const* name;          ///< as people call it: "Llama"
   char const* architecture;  ///< the class of transformers that runs it, for "architectures"
   char const* form;          ///< the keys of [model] that make a model one of the family
+  bool experts = false;      ///< some layers have experts
+  QkNorm qk_norm = QkNorm::none;
 };
 /// All families, in the order of the enumeration.
 std::span<ModelFamilyRow const> model_families();

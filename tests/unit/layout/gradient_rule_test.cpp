@@ -69,8 +69,7 @@ TEST(GradientRule, AgreesWithBruteForceOnSmallMeshes) {
         auto const& sizes = grid.sizes();
         // Those with the norm of one head have their own heads of all tokens, which is the same to the rule.
         bool const of_head = c.model.qk_norm == config::QkNorm::head &&
-                             p.spec->name.find("_norm.") != std::string::npos && p.spec->layer >= 0 &&
-                             p.spec->name.find("attn.") != std::string::npos;
+                             p.spec->name.find(".attn.") != std::string::npos && p.spec->name.ends_with("_norm.weight");
         bool const shares = (c.parallel.sequence && p.spec->splits.empty()) || of_head;
         gradient[p.spec->name][rank] =
             shares ? local_values(p, at.dp + sizes.dp * at.tp, sizes.dp * sizes.tp) : local_values(p, at.dp, sizes.dp);
