@@ -195,7 +195,7 @@ std::vector<Row> all_kernels(Sizes const& sizes) {
   auto const qkv = matrix<S>(n, 3 * h), dqkv = matrix<S>(n, 3 * h);
   auto const frequencies = vector<double>(h / heads / 2);
   add("rope", 4 * N * H, 6 * N * H, [=] {
-    kernels::rope<S>(e, {0, 1, n}, 2 * heads, h / heads, frequencies, kernels::Rotation::forward, qkv);
+    kernels::rope<S>(e, {0, 1, n}, {2 * heads, h / heads}, frequencies, kernels::Rotation::forward, qkv);
   });
   auto const shape = self_attention(n, heads, h / heads);
   auto const delta = vector<A>(n * heads), attention_lse = vector<A>(n * heads);

@@ -169,7 +169,14 @@ int export_model(Export const& options, comm::Communicator& world) {
   io::ExportOptions how{.type = type_of(options.dtype, file.header.element),
                         .shard_bytes = options.shard_bytes,
                         .buffer_bytes = model_buffer_bytes};
-  comm::agree_on_root(world, [&] { how.files = files_beside(options, file, c, io::torch_name(how.type)); });
+  int family = 0;
+  comm::agree_on_root(world, [&] {
+    how.files = files_beside(options, file, c, io::torch_name(how.type));
+    auto const& name = find(how.files, "config.json")->bytes;
+    family = static_cast<int>(config::read_hugging_face(name, "the config.json of the export").family);
+  });
+  world.broadcast(&family, 1, comm::Type::int32, 0).wait();
+  how.family = static_cast<config::ModelFamily>(family);
   auto const files = io::export_model(world, file, c.model, options.words.to, how);
   base::log_root("Written: " + base::join(files));
   return 0;

@@ -7,6 +7,7 @@
 // kinds.
 #include <p3d/config/hugging_face.hpp>
 
+#include "config/hugging_face_reader.hpp"
 #include "config/limits.hpp"
 
 #include <p3d/base/error.hpp>
@@ -17,6 +18,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <set>
 
@@ -25,130 +27,6 @@ namespace p3d::config {
 namespace {
 
 using nlohmann::json;
-
-/// Keys that say how a model is trained, stored, called or generated from, and not what it computes.
-constexpr char const* without_effect[] = {
-    // keys that every model may have
-    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_flash_attn_2_enabled", "_name_or_path",
-    "_num_labels", "architectures", "attn_implementation", "auto_map", "begin_suppress_tokens", "bos_token_id",
-    "chunk_size_feed_forward", "decoder_start_token_id", "dtype", "eos_token_id", "exponential_decay_length_penalty",
-    "finetuning_task", "gradient_checkpointing", "id2label", "initializer_range", "is_llama_config",
-    "keys_to_ignore_at_inference", "label2id", "loss_type", "max_sequence_length", "neftune_noise_alpha", "num_labels",
-    "output_attentions", "output_hidden_states", "output_past", "output_scores", "pad_token_id", "prefix",
-    "problem_type", "return_dict", "return_dict_in_generate", "sep_token_id", "suppress_tokens", "task_specific_params",
-    "tf_legacy_loss", "tokenizer_class", "torch_dtype", "torchscript", "transformers_version", "transformers.js_config",
-    "unsloth_fixed", "unsloth_version", "use_bfloat16", "use_cache", "xla_device",
-    // of generation, in older files
-    "bad_words_ids", "diversity_penalty", "do_sample", "early_stopping", "encoder_no_repeat_ngram_size",
-    "forced_bos_token_id", "forced_eos_token_id", "length_penalty", "max_length", "min_length", "no_repeat_ngram_size",
-    "num_beam_groups", "num_beams", "num_return_sequences", "remove_invalid_values", "repetition_penalty",
-    "temperature", "top_k", "top_p", "typical_p",
-    // special tokens that GPT-2's first files announce
-    "n_special", "predict_special_tokens",
-    // heads that no language model has
-    "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj"};
-
-/// A key that must have one value (or be absent), so that p3d computes the same function. `what` says what p3d has.
-struct Required {
-  char const* key;
-  json value;
-  char const* what;
-};
-std::vector<Required> const& required() {
-  static std::vector<Required> const rows{
-      {"is_encoder_decoder", false, "a decoder alone"},
-      {"is_decoder", false, "no attention to another model"},
-      {"add_cross_attention", false, "no attention to another model"},
-      {"cross_attention_hidden_size", nullptr, "no attention to another model"},
-      {"tie_encoder_decoder", false, "a decoder alone"},
-      {"pruned_heads", json::object(), "all heads"},
-      {"scale_attn_weights", true, "scores divided by the root of the head's width"},
-      {"scale_attn_by_inverse_layer_idx", false, "scores of all layers scaled alike"},
-      {"reorder_and_upcast_attn", false, "scores in the order and type of run.precision"},
-      {"sliding_window", nullptr, "a window only where model_type is mistral or mixtral"},
-      {"use_sliding_window", false, "attention to all earlier tokens"},
-      {"quantization_config", nullptr, "weights that are numbers"},
-      {"pretraining_tp", 1, "whole GEMMs"},
-      {"partial_rotary_factor", 1.0, "rotation of the whole head"},
-      {"clip_qkv", nullptr, "queries, keys and values of any size"},
-      {"use_mrope", false, "rotation by one position"},
-      {"rope_interleaved", false, "rotation of the pairs i and i + head_dim / 2"},
-      {"hidden_act", "silu", "SwiGLU"}};
-  return rows;
-}
-
-/// Reads a file key by key, and collects errors. A key that was read counts as known.
-class Reader {
-public:
-  Reader(json const& file, std::string path) : file_(file), path_(std::move(path)) {}
-
-  bool has(char const* key) const { return file_.contains(key) && !file_[key].is_null(); }
-  bool left_out(char const* key) const { return !file_.contains(key); }
-  /// The value of a key, which counts as known from here on; null when it is absent.
-  json const& value(char const* key) {
-    static json const null;
-    seen_.insert(key);
-    return has(key) ? file_[key] : null;
-  }
-  void wrong(std::string expected, std::string found) { errors_.push_back(fmt::format("{}: {}", expected, found)); }
-
-  /// An integer from 1 to `most`. Without a default (`otherwise` > 0) the key must be there.
-  std::int64_t integer(char const* key, std::int64_t most, std::int64_t otherwise = 0) {
-    auto const& v = value(key);
-    if (v.is_null() && otherwise > 0) return otherwise;
-    if (v.is_number_integer() && v >= 1 && v <= most) return v.get<std::int64_t>();
-    wrong(fmt::format("{}, a whole number from 1 to {}", key, most), found(key));
-    return 1;
-  }
-  /// A number from `least` to `most`; `otherwise` when it is absent.
-  double number(char const* key, double least, double most, double otherwise) {
-    auto const& v = value(key);
-    if (v.is_null()) return otherwise;
-    if (v.is_number() && v.get<double>() >= least && v.get<double>() <= most) return v.get<double>();
-    wrong(fmt::format("{}, a number from {} to {}", key, least, most), found(key));
-    return otherwise;
-  }
-  bool flag(char const* key, bool otherwise) {
-    auto const& v = value(key);
-    if (v.is_null()) return otherwise;
-    if (!v.is_boolean()) wrong(fmt::format("{}, true or false", key), found(key));
-    return v.is_boolean() ? v.get<bool>() : otherwise;
-  }
-  std::string found(char const* key) const { return file_.contains(key) ? describe(file_[key]) : "no such key"; }
-
-  bool good() const { return errors_.empty(); }
-
-  /// Checks the keys with one value, passes over the ones without effect, and refuses unknown ones. Throws when there
-  /// were errors.
-  void finish() {
-    for (auto const& row : required()) {
-      if (has(row.key) && !seen_.contains(row.key) && file_[row.key] != row.value)
-        wrong(fmt::format("{} = {} (p3d's model has {})", row.key, row.value.dump(), row.what), found(row.key));
-      seen_.insert(row.key);
-    }
-    for (auto const* key : without_effect) seen_.insert(key);
-    for (auto const& item : file_.items()) {
-      if (seen_.contains(item.key())) continue;
-      wrong("no key but those that p3d knows", json(item.key()).dump(-1, ' ', false, json::error_handler_t::replace));
-    }
-    if (errors_.empty()) return;
-    auto const n = errors_.size();
-    std::string lines;
-    for (std::size_t i = 0; i < std::min<std::size_t>(n, 20); ++i) lines += "\n            " + errors_[i];
-    base::refuse({.expected = "a config.json of a model that p3d computes in the same way",
-                  .found = fmt::format("{} (expected: found):{}",
-                                       base::counted(static_cast<std::int64_t>(n), "difference"), lines),
-                  .where = path_,
-                  .fix = "use a model without it; a key that does not change what the model computes may be "
-                         "removed from the file"});
-  }
-
-private:
-  json const& file_;
-  std::string path_;
-  std::set<std::string> seen_;
-  std::vector<std::string> errors_;
-};
 
 /// Reads the keys of GPT2Config.
 void read_gpt2(Reader& r, HuggingFaceModel& out) {
@@ -184,11 +62,60 @@ void read_gpt2(Reader& r, HuggingFaceModel& out) {
   m.head_size = m.hidden / m.heads;
 }
 
+/// Reads the keys of YaRN that other kinds of scaling do not have.
+void read_yarn(Reader& r, Model& m) {
+  m.rope_beta_fast = r.number("beta_fast", 1e-300, 1e6, 32.0);
+  m.rope_beta_slow = r.number("beta_slow", 1e-300, 1e6, 1.0);
+  if (m.rope_beta_slow >= m.rope_beta_fast)
+    r.wrong("beta_slow below beta_fast", fmt::format("{} and {}", m.rope_beta_slow, m.rope_beta_fast));
+  if (m.rope_theta <= 1.0) r.wrong("rope_theta above 1", fmt::format("{}", m.rope_theta));
+  m.rope_truncate = r.flag("truncate", true);
+  m.rope_attention_factor = r.number("attention_factor", 1e-300, 1e6, 0.0);
+  // Two other keys that say the factor. Of a model that transformers knows to use them in attention, too (DeepSeek's),
+  // p3d has none.
+  double const mscale = r.number("mscale", 0.0, 1e6, 0.0), all = r.number("mscale_all_dim", 0.0, 1e6, 0.0);
+  if (m.rope_attention_factor == 0.0 && mscale > 0.0 && all > 0.0) {
+    double const log = std::log(std::max(1.0, m.rope_scaling_factor));
+    m.rope_attention_factor = (0.1 * mscale * log + 1.0) / (0.1 * all * log + 1.0);
+  }
+}
+
+/// Reads the object of rope_parameters or rope_scaling, which `path` names.
+void read_rope_object(json const& rope, Model& m, std::string const& path, bool fraction) {
+  Reader inner(rope, path);
+  m.rope_theta = inner.number("rope_theta", 1e-300, 1e12, m.rope_theta);
+  if (fraction) m.rope_fraction = inner.number("partial_rotary_factor", 1e-3, 1.0, m.rope_fraction);
+  auto const type = inner.has("rope_type") ? inner.value("rope_type") : inner.value("type");
+  inner.value("type");
+  if (type == "linear") m.rope_scaling = RopeScaling::linear;
+  if (type == "llama3") m.rope_scaling = RopeScaling::llama3;
+  if (type == "yarn") m.rope_scaling = RopeScaling::yarn;
+  if (m.rope_scaling == RopeScaling::none && type != "default")
+    inner.wrong("rope_type = \"default\", \"linear\", \"llama3\" or \"yarn\"",
+                type.is_null() ? "none" : describe(type));
+  if (m.rope_scaling != RopeScaling::none) m.rope_scaling_factor = inner.number("factor", 1.0, 1e6, 0.0);
+  if (m.rope_scaling != RopeScaling::none && m.rope_scaling_factor == 0.0)
+    inner.wrong("factor, a number from 1 on", inner.found("factor"));
+  if (m.rope_scaling == RopeScaling::llama3 || m.rope_scaling == RopeScaling::yarn)
+    m.rope_original_seq_len = inner.integer("original_max_position_embeddings", limits::width);
+  if (m.rope_scaling == RopeScaling::llama3) {
+    m.rope_low_freq_factor = inner.number("low_freq_factor", 1e-300, 1e6, 0.0);
+    m.rope_high_freq_factor = inner.number("high_freq_factor", 1e-300, 1e6, 0.0);
+    if (m.rope_low_freq_factor >= m.rope_high_freq_factor)
+      inner.wrong("low_freq_factor below high_freq_factor",
+                  fmt::format("{} and {}", m.rope_low_freq_factor, m.rope_high_freq_factor));
+  }
+  if (m.rope_scaling == RopeScaling::yarn) read_yarn(inner, m);
+  inner.finish();
+}
+
 /// Reads rotary positions: rope_parameters (transformers 5), or rope_scaling beside rope_theta (earlier versions).
-void read_rope(Reader& r, Model& m, double default_theta, std::string const& path) {
+/// `fraction`: partial_rotary_factor may differ from 1, which is m.rope_fraction where the file has none.
+void read_rope(Reader& r, Model& m, double default_theta, bool fraction, std::string const& path) {
   bool const newer = r.has("rope_parameters");
   auto const* key = newer ? "rope_parameters" : "rope_scaling";
   m.rope_theta = r.number("rope_theta", 1e-300, 1e12, default_theta);
+  if (fraction) m.rope_fraction = r.number("partial_rotary_factor", 1e-3, 1.0, m.rope_fraction);
   auto const rope = r.value(key);
   r.value("rope_parameters");
   r.value("rope_scaling");
@@ -196,31 +123,20 @@ void read_rope(Reader& r, Model& m, double default_theta, std::string const& pat
     r.wrong("rope_scaling like rope_parameters, or one of them", "both");
   if (rope.is_null()) return;
   if (!rope.is_object()) return r.wrong(fmt::format("{}, an object", key), r.found(key));
-  Reader inner(rope, fmt::format("{}, {}", path, key));
-  m.rope_theta = inner.number("rope_theta", 1e-300, 1e12, m.rope_theta);
-  auto const type = inner.has("rope_type") ? inner.value("rope_type") : inner.value("type");
-  inner.value("type");
-  if (type == "linear") m.rope_scaling = RopeScaling::linear;
-  if (type == "llama3") m.rope_scaling = RopeScaling::llama3;
-  if (m.rope_scaling == RopeScaling::none && type != "default")
-    inner.wrong("rope_type = \"default\", \"linear\" or \"llama3\"", type.is_null() ? "none" : describe(type));
-  if (m.rope_scaling != RopeScaling::none) m.rope_scaling_factor = inner.number("factor", 1.0, 1e6, 0.0);
-  if (m.rope_scaling == RopeScaling::llama3) {
-    m.rope_low_freq_factor = inner.number("low_freq_factor", 1e-300, 1e6, 0.0);
-    m.rope_high_freq_factor = inner.number("high_freq_factor", 1e-300, 1e6, 0.0);
-    m.rope_original_seq_len = inner.integer("original_max_position_embeddings", limits::width);
-    if (m.rope_low_freq_factor >= m.rope_high_freq_factor)
-      inner.wrong("low_freq_factor below high_freq_factor",
-                  fmt::format("{} and {}", m.rope_low_freq_factor, m.rope_high_freq_factor));
-  }
-  if (m.rope_scaling != RopeScaling::none && m.rope_scaling_factor == 0.0)
-    inner.wrong("factor, a number from 1 on", inner.found("factor"));
-  inner.finish();
+  auto const where = fmt::format("{}, {}", path, key);
+  if (!rope.contains("full_attention")) return read_rope_object(rope, m, where, fraction);
+  // Kinds of layers, each with its own object: layers with a window are not scaled.
+  auto other = m;
+  for (auto const& kind : rope.items())
+    read_rope_object(kind.value(), kind.key() == "full_attention" ? m : other, where + ", " + kind.key(), fraction);
+  if (other.rope_theta != m.rope_theta || other.rope_scaling != RopeScaling::none)
+    r.wrong(fmt::format("{} with one rope_theta in all kinds of layers, \"default\" in those with a window", key),
+            "others");
 }
 
-/// The first numbers of a list, as many as give all of it when they are repeated; none where all are 1.
-std::vector<std::int64_t> shortest_period(std::vector<std::int64_t> list) {
-  if (std::all_of(list.begin(), list.end(), [](auto value) { return value == 1; })) return {};
+/// The first numbers of a list, as many as give all of it when they are repeated; none where all are `usual`.
+std::vector<std::int64_t> shortest_period(std::vector<std::int64_t> list, std::int64_t usual) {
+  if (std::all_of(list.begin(), list.end(), [&](auto value) { return value == usual; })) return {};
   std::size_t period = 1;
   auto const repeats = [&] {
     for (auto i = period; i < list.size(); ++i)
@@ -239,6 +155,8 @@ struct LlamaDefaults {
   std::int64_t kv_heads = 0;  ///< 0: as many as heads
   std::int64_t head_dim = 0;  ///< 0: hidden / heads
   bool biases = true;         ///< false: attention_bias must be false
+  bool qkv_biases = false;    ///< attention_bias, true by default, is of q, k and v alone
+  double rope_fraction = 0;   ///< above 0: partial_rotary_factor may be another number
 };
 
 /// Reads the keys that LlamaConfig and the configurations after it share.
@@ -253,16 +171,20 @@ void read_llama(Reader& r, HuggingFaceModel& out, std::string const& path, Llama
   m.ffn = r.integer("intermediate_size", limits::width);
   m.seq_len = r.integer("max_position_embeddings", limits::width);
   m.norm_eps = r.number("rms_norm_eps", 1e-300, 1.0, defaults.norm_eps);
-  read_rope(r, m, defaults.rope_theta, path);
+  if (defaults.rope_fraction > 0) m.rope_fraction = defaults.rope_fraction;
+  read_rope(r, m, defaults.rope_theta, defaults.rope_fraction > 0, path);
   auto const even = std::max<std::int64_t>(1, m.hidden / m.heads);
   m.head_size = r.integer("head_dim", limits::hidden, defaults.head_dim > 0 ? defaults.head_dim : even);
-  bool const attention = r.flag("attention_bias", false), mlp = r.flag("mlp_bias", false);
-  if (!defaults.biases && attention)
+  bool const attention = r.flag("attention_bias", defaults.qkv_biases), mlp = r.flag("mlp_bias", false);
+  if (defaults.qkv_biases && mlp)
+    r.wrong("mlp_bias = false", r.found("mlp_bias"));
+  else if (!defaults.biases && attention)
     r.wrong("attention_bias = false (p3d has norms of queries and keys without biases)", r.found("attention_bias"));
-  else if (attention != mlp)
+  else if (!defaults.qkv_biases && attention != mlp)
     r.wrong("attention_bias and mlp_bias alike (model.bias is one key for all linear layers)",
             fmt::format("attention_bias = {}, mlp_bias = {}", attention, mlp));
-  m.bias = m.qkv_bias = attention && mlp;
+  m.bias = attention && mlp;
+  m.qkv_bias = defaults.qkv_biases ? attention : m.bias;
   m.tied_embeddings = r.flag("tie_word_embeddings", defaults.tied);
   m.dropout = 0.0;
   if (double const dropout = r.number("attention_dropout", 0, 0.999, 0.0); dropout > 0.0) {
@@ -327,7 +249,7 @@ void read_smollm3(Reader& r, HuggingFaceModel& out, std::string const& path) {
     std::vector<std::int64_t> rotates;
     for (std::int64_t l = 0; l < m.layers; ++l)
       rotates.push_back(list.is_null() ? ((l + 1) % interval != 0) : list[static_cast<std::size_t>(l)].get<int>());
-    m.rope_layers = shortest_period(std::move(rotates));
+    m.rope_layers = shortest_period(std::move(rotates), 1);
   }
   skip_unused_window(r);
   r.value("pretraining_tp");  // SmolLM3's published file has it, its code does not read it
@@ -423,6 +345,66 @@ void read_olmoe(Reader& r, HuggingFaceModel& out, std::string const& path) {
   m.moe.normalize = r.flag("norm_topk_prob", false);
 }
 
+/// Reads Olmo2Config: a Llama without biases whose norms stand behind the sub-layers, with norms of all queries and of
+/// all keys of a token.
+void read_olmo2(Reader& r, HuggingFaceModel& out, std::string const& path) {
+  read_llama(r, out, path, {.norm_eps = 1e-5, .biases = false});
+}
+
+/// Reads Olmo3Config: an OLMo 2 of which some layers, usually three of four, have a window.
+void read_olmo3(Reader& r, HuggingFaceModel& out, std::string const& path) {
+  constexpr std::int64_t default_window = 4096, default_interval = 4;
+  read_llama(r, out, path, {.norm_eps = 1e-5, .rope_theta = 5e5, .biases = false});
+  auto& m = out.model;
+  auto const window = r.integer("sliding_window", limits::width, default_window);
+  auto const kinds = r.value("layer_types");
+  bool const good = kinds.is_null() || (kinds.is_array() && std::ssize(kinds) == m.layers &&
+                                        std::all_of(kinds.begin(), kinds.end(), [](auto const& kind) {
+                                          return kind == "full_attention" || kind == "sliding_attention";
+                                        }));
+  if (!good)
+    return r.wrong("layer_types, \"full_attention\" or \"sliding_attention\" for each layer", r.found("layer_types"));
+  for (std::int64_t l = 0; l < m.layers; ++l) {
+    bool const full =
+        kinds.is_null() ? (l + 1) % default_interval == 0 : kinds[static_cast<std::size_t>(l)] == "full_attention";
+    m.window.push_back(full ? 0 : window);
+  }
+  if (m.rope_scaling != RopeScaling::none)
+    for (auto const w : m.window) m.rope_scaling_layers.push_back(w == 0 ? 1 : 0);
+  m.rope_scaling_layers = shortest_period(std::move(m.rope_scaling_layers), 1);
+  m.window = shortest_period(std::move(m.window), 0);
+}
+
+/// Reads GraniteConfig: a Llama with multipliers.
+void read_granite(Reader& r, HuggingFaceModel& out, std::string const& path) {
+  read_llama(r, out, path);
+  auto& m = out.model;
+  m.embedding_multiplier = r.number("embedding_multiplier", 1e-300, 1e6, 1.0);
+  m.attention_multiplier = r.number("attention_multiplier", 1e-300, 1e6, 1.0);
+  m.residual_multiplier = r.number("residual_multiplier", 1e-300, 1e6, 1.0);
+  m.logits_scaling = r.number("logits_scaling", 1e-300, 1e6, 1.0);
+}
+
+/// Reads Glm4Config: a Llama with norms on both sides of the sub-layers, which rotates neighbouring pairs of half of
+/// each head.
+void read_glm4(Reader& r, HuggingFaceModel& out, std::string const& path) {
+  read_llama(r, out, path,
+             {.norm_eps = 1.5625e-7, .kv_heads = 2, .head_dim = 128, .qkv_biases = true, .rope_fraction = 0.5});
+  out.model.rope_pairs = RopePairs::neighbours;
+}
+
+/// Reads Phi3Config: a Llama without biases, of whose heads a part may rotate; all layers may have one window.
+void read_phi3(Reader& r, HuggingFaceModel& out, std::string const& path) {
+  read_llama(r, out, path, {.norm_eps = 1e-5, .rope_fraction = 1.0});
+  auto& m = out.model;
+  if (m.bias) r.wrong("attention_bias = false (Phi-3 has no biases)", r.found("attention_bias"));
+  if (r.has("sliding_window")) m.window = {r.integer("sliding_window", limits::width)};
+  r.value("original_max_position_embeddings");  // of longrope alone
+  for (char const* key : {"resid_pdrop", "embd_pdrop"})
+    if (r.number(key, 0, 0.999, 0.0) > 0.0)
+      out.notes.push_back(fmt::format("config.json has {}: model.dropout is 0 unless the input sets it", key));
+}
+
 /// Requires that all layers attend alike: to all earlier tokens, or within the window.
 void read_layer_types(Reader& r, Model const& m) {
   auto const* const kind = m.window.empty() ? "full_attention" : "sliding_attention";
@@ -436,10 +418,14 @@ void read_layer_types(Reader& r, Model const& m) {
 void require_heads(Reader& r, HuggingFaceModel const& read) {
   auto const& m = read.model;
   bool const gpt = read.family == ModelFamily::gpt2;
-  bool const follows = !r.has("head_dim") && read.family != ModelFamily::qwen3;  // which has a default
+  bool const own_default = read.family == ModelFamily::qwen3 || read.family == ModelFamily::glm4;
+  bool const follows = !r.has("head_dim") && !own_default;
   if (m.hidden % m.heads != 0 && follows)
     r.wrong(gpt ? "n_embd divisible by n_head" : "hidden_size divisible by num_attention_heads, or head_dim",
             fmt::format("{} and {}", m.hidden, m.heads));
+  else if (!gpt && m.head_dim() % 2 == 0 && (m.rotary_dim() < 2 || m.rotary_dim() % 2 != 0))
+    r.wrong("partial_rotary_factor of head_dim, an even number of at least 2",
+            fmt::format("{} of {}", m.rope_fraction, m.head_dim()));
   else if (!gpt && m.head_dim() % 2 != 0)
     r.wrong("an even head_dim (or hidden_size / num_attention_heads), whose pairs rotate",
             fmt::format("{}", m.head_dim()));
@@ -457,7 +443,12 @@ void read_family(Reader& r, HuggingFaceModel& out, std::string const& path) {
     case ModelFamily::qwen2_moe: return read_qwen2_moe(r, out, path);
     case ModelFamily::qwen3: return read_qwen3(r, out, path);
     case ModelFamily::qwen3_moe: return read_qwen3_moe(r, out, path);
+    case ModelFamily::olmo2: return read_olmo2(r, out, path);
+    case ModelFamily::olmo3: return read_olmo3(r, out, path);
     case ModelFamily::olmoe: return read_olmoe(r, out, path);
+    case ModelFamily::granite: return read_granite(r, out, path);
+    case ModelFamily::glm4: return read_glm4(r, out, path);
+    case ModelFamily::phi3: return read_phi3(r, out, path);
     case ModelFamily::smollm3: return read_smollm3(r, out, path);
   }
 }
@@ -482,7 +473,8 @@ HuggingFaceModel read_hugging_face(std::string_view text, std::string const& pat
   out.family = static_cast<ModelFamily>(at - types.begin());
   read_family(r, out, path);
   out.model.qk_norm = row_of(out.family).qk_norm;
-  if (out.family != ModelFamily::gpt2) read_layer_types(r, out.model);
+  out.model.norm_placement = row_of(out.family).norm_placement;
+  if (out.family != ModelFamily::gpt2 && out.family != ModelFamily::olmo3) read_layer_types(r, out.model);
   if (!out.model.moe.on()) out.model.moe.ffn = out.model.ffn;  // the default of the key in an input
   if (r.good()) require_heads(r, out);
   r.finish();

@@ -28,8 +28,8 @@ bool may_change(std::string_view key) {
   return std::find(std::begin(keys), std::end(keys), key) != std::end(keys);
 }
 
-/// The config.json that p3d writes for a model; type and end of text are left open.
-Json own_file(Model const& m) { return Json::parse(write_hugging_face(m, "float32", -1)); }
+/// The config.json that p3d writes for a model that began in a family; type and end of text are left open.
+Json own_file(Model const& m, ModelFamily origin) { return Json::parse(write_hugging_face(m, "float32", -1, origin)); }
 
 /// The file of the origin, and the list of changes that are made to it.
 class Update {
@@ -77,7 +77,7 @@ void update_end(Update& file, std::int64_t eos_token) {
 
 UpdatedConfig update_hugging_face(std::string_view origin, std::string const& path, Model const& model,
                                   std::string_view dtype, std::int64_t eos_token) {
-  auto const began = read_hugging_face(origin, path).model;  // it checks, too, that every key is there once
+  auto const [family, began, notes] = read_hugging_face(origin, path);  // it checks, too, that every key is there once
   Update file(Json::parse(origin));
   auto now = model;
   if (model.position == Position::rope && model.seq_len < began.seq_len) {
@@ -85,7 +85,7 @@ UpdatedConfig update_hugging_face(std::string_view origin, std::string const& pa
     file.note(fmt::format("max_position_embeddings = {}, as in the origin, although model.seq_len of the run is {}",
                           began.seq_len, model.seq_len));
   }
-  auto const before = own_file(began), after = own_file(now);
+  auto const before = own_file(began, family), after = own_file(now, family);
   for (auto const& item : after.items()) {
     auto const& key = item.key();
     if (before.contains(key) && before[key] == item.value()) continue;

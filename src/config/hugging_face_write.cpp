@@ -35,6 +35,19 @@ bool has_window(Model const& m) {
 bool one_window(Model const& m) {
   return !any_layer(m, [&](auto l) { return m.window_of(l) != m.window_of(0); });
 }
+/// True when some layers have the same window, and others none.
+bool one_window_or_none(Model const& m) {
+  std::int64_t window = 0;
+  return !any_layer(m, [&](auto l) {
+    bool const other = m.window_of(l) != 0 && window != 0 && m.window_of(l) != window;
+    if (m.window_of(l) != 0) window = m.window_of(l);
+    return other;
+  });
+}
+bool has_multiplier(Model const& m) {
+  return m.embedding_multiplier != 1.0 || m.attention_multiplier != 0.0 || m.residual_multiplier != 1.0 ||
+         m.logits_scaling != 1.0;
+}
 bool has_layer_without_rope(Model const& m) {
   return m.position == Position::rope && any_layer(m, [&](auto l) { return !m.rotates(l); });
 }
@@ -73,12 +86,31 @@ std::vector<std::string> strange(Model const& m, ModelFamily family) {
   if (gpt) want(m.kv_heads == m.heads, "kv_heads", fmt::format("{} (heads = {})", m.kv_heads, m.heads));
   bool const even = gpt || family == ModelFamily::olmoe;  // transformers sizes OLMoE's norms by hidden
   if (even) want(m.head_dim() * m.heads == m.hidden, "head_dim", fmt::format("{}", m.head_dim()));
-  bool const mistral = family == ModelFamily::mistral || family == ModelFamily::mixtral;
-  want(mistral ? one_window(m) : !has_window(m), "window", text_of_layers(m.window, 0));
+  bool const phi3 = family == ModelFamily::phi3;
+  bool const mistral = family == ModelFamily::mistral || family == ModelFamily::mixtral || phi3;
+  bool const good_window = mistral                        ? one_window(m)
+                           : family == ModelFamily::olmo3 ? one_window_or_none(m)
+                                                          : !has_window(m);
+  want(good_window, "window", text_of_layers(m.window, 0));
+  // Where layers differ, those without a window are scaled.
+  bool const scaled = m.rope_scaling == RopeScaling::none || !any_layer(m, [&](auto l) {
+                        return m.scales_rope(l) != (family != ModelFamily::olmo3 || m.window_of(l) == 0);
+                      });
+  want(scaled, "rope_scaling_layers", text_of_layers(m.rope_scaling_layers, 1));
+  want(m.norm_placement == row_of(family).norm_placement, "norm_placement", to_string(m.norm_placement));
+  bool const glm4 = family == ModelFamily::glm4;
+  if (!glm4 && !phi3 && !gpt) want(m.rope_fraction == 1.0, "rope_fraction", fmt::format("{}", m.rope_fraction));
+  if (!gpt) want((m.rope_pairs == RopePairs::neighbours) == glm4, "rope_pairs", to_string(m.rope_pairs));
+  if (family != ModelFamily::granite) {
+    want(m.embedding_multiplier == 1.0, "embedding_multiplier", fmt::format("{}", m.embedding_multiplier));
+    want(m.attention_multiplier == 0.0, "attention_multiplier", fmt::format("{}", m.attention_multiplier));
+    want(m.residual_multiplier == 1.0, "residual_multiplier", fmt::format("{}", m.residual_multiplier));
+    want(m.logits_scaling == 1.0, "logits_scaling", fmt::format("{}", m.logits_scaling));
+  }
   bool const smollm3 = family == ModelFamily::smollm3;
-  bool const biased = gpt || family == ModelFamily::llama || smollm3;  // where the file says so
+  bool const biased = gpt || family == ModelFamily::llama || family == ModelFamily::granite || smollm3;  // by the file
   bool const qkv_alone =
-      family == ModelFamily::llama || family == ModelFamily::qwen2 || family == ModelFamily::qwen2_moe;
+      glm4 || family == ModelFamily::llama || family == ModelFamily::qwen2 || family == ModelFamily::qwen2_moe;
   if (!biased) want(!m.bias, "bias", "true");
   if (!qkv_alone && !m.bias) want(!m.qkv_bias, "qkv_bias", "true");
   want(m.qk_norm == row_of(family).qk_norm, "qk_norm", to_string(m.qk_norm));
@@ -99,22 +131,34 @@ Json rope_of(Model const& m) {
     rope["high_freq_factor"] = m.rope_high_freq_factor;
     rope["original_max_position_embeddings"] = m.rope_original_seq_len;
   }
+  if (m.rope_scaling == RopeScaling::yarn) {
+    rope["original_max_position_embeddings"] = m.rope_original_seq_len;
+    rope["beta_fast"] = m.rope_beta_fast;
+    rope["beta_slow"] = m.rope_beta_slow;
+    if (m.rope_attention_factor > 0) rope["attention_factor"] = m.rope_attention_factor;
+    if (!m.rope_truncate) rope["truncate"] = false;
+  }
   return rope;
 }
 
 /// The only one of the families like Llama that the model can be.
 ModelFamily like_llama(Model const& m) {
+  if (m.norm_placement == NormPlacement::sandwich) return ModelFamily::glm4;
+  if (m.norm_placement == NormPlacement::post) return has_window(m) ? ModelFamily::olmo3 : ModelFamily::olmo2;
+  if (has_multiplier(m)) return ModelFamily::granite;
   if (m.qk_norm == QkNorm::full) return ModelFamily::olmoe;
   if (m.qk_norm == QkNorm::head) return m.moe.on() ? ModelFamily::qwen3_moe : ModelFamily::qwen3;
   if (m.moe.on()) return m.moe.shared_ffn > 0 ? ModelFamily::qwen2_moe : ModelFamily::mixtral;
   if (has_layer_without_rope(m)) return ModelFamily::smollm3;
+  if (m.rope_fraction != 1.0) return ModelFamily::phi3;
   if (has_window(m)) return ModelFamily::mistral;
   return m.qkv_bias && !m.bias ? ModelFamily::qwen2 : ModelFamily::llama;
 }
 
 }  // namespace
 
-ModelFamily family_of(Model const& m) {
+ModelFamily family_of(Model const& m, std::optional<ModelFamily> origin) {
+  if (origin && strange(m, *origin).empty()) return *origin;
   auto const gpt = strange(m, ModelFamily::gpt2);
   if (gpt.empty()) return ModelFamily::gpt2;
   auto const other = like_llama(m);
@@ -192,13 +236,41 @@ Json write_llama(Model const& m, ModelFamily family) {
            {"attention_dropout", 0.0}};
   if (family == ModelFamily::mistral || (mixtral && has_window(m))) out["sliding_window"] = m.window_of(0);
   bool const smollm3 = family == ModelFamily::smollm3;
-  if (family == ModelFamily::llama || smollm3) out["attention_bias"] = out["mlp_bias"] = m.bias;
+  bool const granite = family == ModelFamily::granite;
+  if (family == ModelFamily::llama || granite || smollm3) out["attention_bias"] = out["mlp_bias"] = m.bias;
+  if (granite) {
+    out["embedding_multiplier"] = m.embedding_multiplier;
+    out["attention_multiplier"] = m.attention_scale();
+    out["residual_multiplier"] = m.residual_multiplier;
+    out["logits_scaling"] = m.logits_scaling;
+  }
+  if (family == ModelFamily::glm4) out["attention_bias"] = m.qkv_bias;
+  bool const phi3 = family == ModelFamily::phi3;
+  if (family == ModelFamily::glm4 || phi3) out["partial_rotary_factor"] = m.rope_fraction;
+  if (phi3) out["resid_pdrop"] = out["embd_pdrop"] = 0.0;
+  if (phi3) out["sliding_window"] = has_window(m) ? Json(m.window_of(0)) : Json(nullptr);
+  if (family == ModelFamily::olmo3) {
+    for (std::int64_t l = 0; l < m.layers; ++l) {
+      if (m.window_of(l) > 0) out["sliding_window"] = m.window_of(l);
+      out["layer_types"].push_back(m.window_of(l) > 0 ? "sliding_attention" : "full_attention");
+    }
+    // transformers 5.24 reads another rope_theta than its default from this form alone.
+    constexpr double default_theta = 5e5;
+    if (m.rope_theta != default_theta) {
+      Json plain{{"rope_type", "default"}, {"rope_theta", m.rope_theta}}, full = rope_of(m);
+      if (full.is_null()) full = plain;
+      full["rope_theta"] = m.rope_theta;
+      out["rope_parameters"] = {{"full_attention", full}, {"sliding_attention", plain}};
+      out.erase("rope_theta"), out.erase("rope_scaling");
+    }
+  }
   if (family == ModelFamily::qwen2 || family == ModelFamily::qwen3 || smollm3) out["use_sliding_window"] = false;
   if (smollm3)
     for (std::int64_t l = 0; l < m.layers; ++l) out["no_rope_layers"].push_back(m.rotates(l) ? 1 : 0);
   // These know head_dim without having such a key of their own.
   bool const no_key = smollm3 || family == ModelFamily::qwen2 || family == ModelFamily::qwen2_moe ||
-                      family == ModelFamily::qwen3_moe || family == ModelFamily::olmoe;
+                      family == ModelFamily::qwen3_moe || family == ModelFamily::olmoe ||
+                      family == ModelFamily::olmo2 || family == ModelFamily::olmo3 || granite || phi3;
   if (no_key && m.head_dim() * m.heads == m.hidden) out.erase("head_dim");
   if (row_of(family).experts) write_experts(m, family, out);
   return out;
@@ -206,8 +278,9 @@ Json write_llama(Model const& m, ModelFamily family) {
 
 }  // namespace
 
-std::string write_hugging_face(Model const& m, std::string_view dtype, std::int64_t eos_token) {
-  auto const family = family_of(m);
+std::string write_hugging_face(Model const& m, std::string_view dtype, std::int64_t eos_token,
+                               std::optional<ModelFamily> origin) {
+  auto const family = family_of(m, origin);
   auto out = family == ModelFamily::gpt2 ? write_gpt2(m) : write_llama(m, family);
   Json const eos = eos_token >= 0 ? Json(eos_token) : Json(nullptr);
   out["bos_token_id"] = nullptr;

@@ -96,7 +96,7 @@ void add_model(std::vector<Key>& table) {
   s.integer("ffn", &Model::ffn, {1, limits::width}, "width of the feed-forward layer; a multiple of parallel.tp",
             "4 hidden (gelu); 8/3 hidden, rounded up to 16 (swiglu)");
   s.integer("seq_len", &Model::seq_len, {1, limits::width}, "tokens in a sequence");
-  s.choice("norm", &Model::norm, "normalisation before attention and feed-forward");
+  s.choice("norm", &Model::norm, "kind of normalisation");
   s.choice("position", &Model::position, "how a token knows its place");
   s.choice("activation", &Model::activation, "nonlinearity of the feed-forward layer");
   s.flag("bias", &Model::bias, "bias vectors in linears and norms");
@@ -106,27 +106,54 @@ void add_model(std::vector<Key>& table) {
   s.number("dropout", &Model::dropout, {.max = 1.0, .max_open = true},
            "probability, on the embedding, the attention probabilities and both residual branches");
   s.number("rope_theta", &Model::rope_theta, {.max = 1e12, .min_open = true}, "base of the rotary frequencies");
-  s.choice("rope_scaling", &Model::rope_scaling,
-           "how rotary frequencies are stretched beyond the length of the first training: linear (all of them), llama3 "
-           "(the slow ones)");
+  s.number("rope_fraction", &Model::rope_fraction, {.max = 1.0, .min_open = true},
+           "share of a head's dimensions, from the first on, that rotate; head_dim times it, rounded down, is even");
+  s.choice(
+      "rope_pairs", &Model::rope_pairs,
+      "dimensions that rotate together: halves (i and i + half of them), neighbours (2 i and 2 i + 1, as in GLM-4)");
+  s.choice(
+      "rope_scaling", &Model::rope_scaling,
+      "how rotary frequencies are stretched beyond the length of the first training: linear (all of them), llama3 and "
+      "yarn (the slow ones)");
   s.number("rope_scaling_factor", &Model::rope_scaling_factor, {.min = 1.0, .max = 1e6},
-           "of linear and llama3: frequencies are divided by it");
+           "of rope_scaling: frequencies are divided by it");
   s.number("rope_low_freq_factor", &Model::rope_low_freq_factor, {.max = 1e6, .min_open = true},
            "of llama3: what turns less often than this in rope_original_seq_len tokens is divided by the factor");
   s.number("rope_high_freq_factor", &Model::rope_high_freq_factor, {.max = 1e6, .min_open = true},
            "of llama3: what turns more often than this stays as it is");
   s.integer("rope_original_seq_len", &Model::rope_original_seq_len, {1, limits::width},
-            "of llama3: tokens in a sequence of the first training");
+            "of llama3 and yarn: tokens in a sequence of the first training");
+  s.number("rope_beta_fast", &Model::rope_beta_fast, {.max = 1e6, .min_open = true},
+           "of yarn: what turns more often than this in rope_original_seq_len tokens stays as it is");
+  s.number("rope_beta_slow", &Model::rope_beta_slow, {.max = 1e6, .min_open = true},
+           "of yarn: what turns less often than this is divided by the factor");
+  s.number("rope_attention_factor", &Model::rope_attention_factor, {.min = 0.0, .max = 1e6},
+           "of yarn: rotated queries and keys are multiplied by it; 0: 0.1 ln(rope_scaling_factor) + 1");
+  s.flag("rope_truncate", &Model::rope_truncate,
+         "of yarn: the bounds between fast and slow are rounded to whole pairs");
+  s.of_layers("rope_scaling_layers", &Model::rope_scaling_layers, 1, 1,
+              "integer from 0 to 1 | list of integers from 0 to 1",
+              "1: rope_scaling is for this layer; 0: it is not, as in OLMo 3; a list as of window");
   s.of_layers("window", &Model::window, limits::width, 0, "integer >= 0 | list of integers >= 0",
               "sliding window: tokens that a query sees, itself included; 0: all before it; a list has one number a "
               "layer and begins anew where it ends");
   s.of_layers(
       "rope_layers", &Model::rope_layers, 1, 1, "integer from 0 to 1 | list of integers from 0 to 1",
       "of position = \"rope\": 1: a layer rotates queries and keys; 0: it does not (NoPE); a list as of window");
+  s.choice("norm_placement", &Model::norm_placement,
+           "norms of a layer: pre (in front of attention and feed-forward), post (behind them, before the sum, as in "
+           "OLMo 2), sandwich (both)");
   s.choice("qk_norm", &Model::qk_norm,
            "RMS norm of queries and keys before they rotate: head (of each head, as in Qwen3), full (of all heads of a "
            "token, as in OLMoE)");
   s.number("norm_eps", &Model::norm_eps, {.max = 1.0, .min_open = true}, "added to the variance in norms");
+  s.number("embedding_multiplier", &Model::embedding_multiplier, {.max = 1e6, .min_open = true},
+           "the embedding of a token is multiplied by it; other than 1 only with position = \"rope\"");
+  s.number("attention_multiplier", &Model::attention_multiplier, {.min = 0.0, .max = 1e6},
+           "the scores of attention are multiplied by it; 0: 1 / sqrt(head_dim)");
+  s.number("residual_multiplier", &Model::residual_multiplier, {.max = 1e6, .min_open = true},
+           "what attention and feed-forward add to the residual stream is multiplied by it");
+  s.number("logits_scaling", &Model::logits_scaling, {.max = 1e6, .min_open = true}, "the logits are divided by it");
 }
 
 /// The names of axes, as words of a message.

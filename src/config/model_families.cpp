@@ -18,9 +18,20 @@ constexpr ModelFamilyRow rows[] = {
     {ModelFamily::qwen3, "Qwen3", "Qwen3ForCausalLM", "as Llama, no bias, qk_norm head", false, QkNorm::head},
     {ModelFamily::qwen3_moe, "Qwen3-MoE", "Qwen3MoeForCausalLM", "as Qwen3, routed experts alone, softmax", true,
      QkNorm::head},
+    {ModelFamily::olmo2, "OLMo 2", "Olmo2ForCausalLM", "as Llama, no bias, norm_placement post, qk_norm full", false,
+     QkNorm::full, NormPlacement::post},
+    {ModelFamily::olmo3, "OLMo 3", "Olmo3ForCausalLM", "as OLMo 2, one window for some layers", false, QkNorm::full,
+     NormPlacement::post},
     {ModelFamily::olmoe, "OLMoE", "OlmoeForCausalLM",
      "as Llama, no bias, heads that divide hidden, qk_norm full, routed experts alone in all layers, softmax", true,
      QkNorm::full},
+    {ModelFamily::granite, "Granite", "GraniteForCausalLM",
+     "as Llama, multipliers of embedding, attention, residual and logits"},
+    {ModelFamily::glm4, "GLM-4", "Glm4ForCausalLM",
+     "as Llama, no bias but maybe qkv_bias, norm_placement sandwich, rope_pairs neighbours", false, QkNorm::none,
+     NormPlacement::sandwich},
+    {ModelFamily::phi3, "Phi-3", "Phi3ForCausalLM",
+     "as Llama, no bias, one window for all layers, any rope_fraction; fused tensors, by its config.json"},
     {ModelFamily::smollm3, "SmolLM3", "SmolLM3ForCausalLM", "as Llama, some rope_layers 0"}};
 
 constexpr bool in_order() {

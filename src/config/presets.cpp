@@ -3,7 +3,8 @@
 // published code), GPT-3 (Brown et al. 2020, table 2.1; 13B with hidden 5120, since the printed 5140 is not divisible
 // by its 40 heads), Llama 2 (Touvron et al. 2023) and Llama 3 (Dubey et al. 2024, table 3),
 // Qwen2.5 (arXiv 2412.15115, and its config.json), Mistral-Nemo-Base-2407 and SmolLM3-3B (their config.json),
-// Qwen3 (arXiv 2505.09388, tables 1 and 2, and its config.json) and OLMoE-1B-7B-0924 (its config.json).
+// Qwen3 (arXiv 2505.09388, tables 1 and 2, and its config.json), OLMoE-1B-7B-0924, OLMo-2-0425-1B, OLMo-2-1124-7B,
+// granite-3.1-2b-base, GLM-4-9B-0414 and Phi-4 (their config.json).
 
 #include "config/presets.hpp"
 
@@ -53,6 +54,16 @@ constexpr Moe deepseek_moe_tiny() {
   return moe;
 }
 
+void olmo2(Model& m) { m.norm_placement = NormPlacement::post; }
+void granite(Model& m) {
+  m.embedding_multiplier = 12.0, m.attention_multiplier = 0.015625, m.residual_multiplier = 0.22;
+  m.logits_scaling = 8.0;
+}
+void glm4(Model& m) {
+  m.norm_placement = NormPlacement::sandwich;
+  m.rope_fraction = 0.5, m.rope_pairs = RopePairs::neighbours;
+}
+
 constexpr Preset table[] = {
     // name        family  hidden layers heads kv  ffn    seq   vocab   rope_theta tied
     {"gpt2-tiny", gpt, 96, 8, 12, 0, 0, 64, 256, 1e4, true},
@@ -78,6 +89,28 @@ constexpr Preset table[] = {
     {"qwen3-8b", llama, 4096, 36, 32, 8, 12288, 40960, 151936, 1e6, false, {}, 128, false, 1e-6, QkNorm::head},
     {"qwen3-30b-a3b", llama, 2048, 48, 32, 4, 6144, 40960, 151936, 1e6, false, moe_of(128, 8, 768, 0.001), 128, false,
      1e-6, QkNorm::head},
+    {"olmo2-1b", llama, 2048, 16, 16, 0, 8192, 4096, 100352, 5e5, false, {}, 0, false, 1e-6, QkNorm::full, 0, olmo2},
+    {"olmo2-7b", llama, 4096, 32, 32, 0, 11008, 4096, 100352, 5e5, false, {}, 0, false, 1e-6, QkNorm::full, 0, olmo2},
+    {"granite3.1-2b",
+     llama,
+     2048,
+     40,
+     32,
+     8,
+     8192,
+     131072,
+     49155,
+     5e6,
+     true,
+     {},
+     0,
+     false,
+     1e-5,
+     QkNorm::none,
+     0,
+     granite},
+    {"glm4-9b", llama, 4096, 40, 32, 2, 13696, 32768, 151552, 1e4, false, {}, 128, true, 1e-5, QkNorm::none, 0, glm4},
+    {"phi4", llama, 5120, 40, 40, 10, 17920, 16384, 100352, 2.5e5, false},
     {"olmoe-1b-7b", llama, 2048, 16, 16, 0, 1024, 4096, 50304, 1e4, false, olmoe_moe(), 0, false, 1e-5, QkNorm::full},
     {"mixtral-tiny", llama, 96, 8, 12, 6, 192, 64, 256, 1e6, false, mixtral_moe(192)},
     {"mixtral-8x7b", llama, 4096, 32, 32, 8, 14336, 32768, 32000, 1e6, false, mixtral_moe(14336)},
@@ -118,6 +151,7 @@ void apply(Preset const& preset, Model& model) {
   model.rope_layers.assign(static_cast<std::size_t>(preset.no_rope_every), 1);
   if (preset.no_rope_every > 0) model.rope_layers.back() = 0;
   model.moe = preset.moe;
+  if (preset.more) preset.more(model);
 }
 
 std::vector<std::string> preset_names() {

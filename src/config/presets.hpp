@@ -24,6 +24,7 @@ struct Preset {
   double norm_eps = 1e-5;
   QkNorm qk_norm = QkNorm::none;
   std::int64_t no_rope_every = 0;  ///< every so many layers there is one that does not rotate; 0: none
+  void (*more)(Model&) = nullptr;  ///< sets what the other members do not say
 };
 
 /// The preset of a name; null when there is none.

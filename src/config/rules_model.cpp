@@ -1,14 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
+// Rules of [model]: sizes that divide each other, and keys that need another key. Example: model.rope_layers = [1, 0]
+// is refused with learned positions, which do not rotate.
 #include "config/divide.hpp"
 #include "config/rules.hpp"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <numeric>
 
 namespace p3d::config {
 
 namespace {
+
+/// Rotary positions turn pairs of numbers: an even number of a head's dimensions.
+void check_rope_fraction(Check const& c) {
+  auto const& m = c.config.model;
+  if (!c.known({"model.head_dim", "model.position", "model.rope_fraction"}) || m.position != Position::rope ||
+      m.rope_fraction == 1.0 || (m.rotary_dim() > 0 && m.rotary_dim() % 2 == 0))
+    return;
+  auto const pairs = std::max<std::int64_t>(1, m.rotary_dim() / 2);
+  c.error({"model.rope_fraction", "model.head_dim"},
+          "an even number of dimensions that rotate, at least 2: model.rope_fraction of model.head_dim",
+          fmt::format("{} of {}: {}", m.rope_fraction, m.head_dim(), m.rotary_dim()),
+          fmt::format("set model.rope_fraction to {} / {}", 2 * pairs, m.head_dim()));
+}
 
 /// Rotary positions turn pairs of numbers: they need an even width of a head.
 void check_even_head(Check const& c) {
@@ -102,6 +118,18 @@ void check_rope_layers(Check const& c) {
           "remove model.rope_layers, or set model.position to \"rope\"");
 }
 
+/// With learned positions there is no telling whether these are multiplied, too: no published model says it.
+void check_embedding_multiplier(Check const& c) {
+  auto const& m = c.config.model;
+  if (!c.known({"model.embedding_multiplier", "model.position"}) || m.embedding_multiplier == 1.0 ||
+      m.position == Position::rope)
+    return;
+  c.error({"model.embedding_multiplier", "model.position"},
+          "model.embedding_multiplier = 1 with model.position = \"learned\"",
+          fmt::format("embedding_multiplier {}", m.embedding_multiplier),
+          "remove model.embedding_multiplier, or set model.position to \"rope\"");
+}
+
 /// Scaling of rotary positions needs rotary positions, and factors in order.
 void check_rope_scaling(Check const& c) {
   if (!c.known({"model.rope_scaling", "model.position"})) return;
@@ -111,6 +139,19 @@ void check_rope_scaling(Check const& c) {
     c.error({"model.rope_scaling", "model.position"}, "model.rope_scaling only with model.position = \"rope\"",
             fmt::format("rope_scaling \"{}\", position \"{}\"", to_string(m.rope_scaling), to_string(m.position)),
             "set model.rope_scaling to \"none\", or model.position to \"rope\"");
+    return;
+  }
+  if (m.rope_scaling == RopeScaling::yarn && c.known({"model.rope_beta_fast", "model.rope_beta_slow"}) &&
+      m.rope_beta_slow >= m.rope_beta_fast) {
+    c.error({"model.rope_beta_fast", "model.rope_beta_slow"},
+            "model.rope_beta_slow below model.rope_beta_fast: frequencies between them are blended",
+            fmt::format("slow {}, fast {}", m.rope_beta_slow, m.rope_beta_fast),
+            "take the values of the model's config.json; the usual ones are 1 and 32");
+    return;
+  }
+  if (m.rope_scaling == RopeScaling::yarn && c.known({"model.rope_theta"}) && m.rope_theta <= 1.0) {
+    c.error({"model.rope_theta"}, "a number above 1: YaRN orders pairs from fast to slow",
+            fmt::format("{}", m.rope_theta), "set model.rope_theta to that of the model, often 10000");
     return;
   }
   bool const factors = c.known({"model.rope_low_freq_factor", "model.rope_high_freq_factor"});
@@ -126,6 +167,8 @@ void check_rope_scaling(Check const& c) {
 void check_model(Check const& check) {
   check_biases(check);
   check_heads(check);
+  check_rope_fraction(check);
+  check_embedding_multiplier(check);
   check_rope_layers(check);
   check_rope_scaling(check);
   check_tensor_parallel(check);

@@ -202,7 +202,7 @@ std::vector<std::string> export_model(comm::Communicator& world, Checkpoint cons
   config::Config c;
   c.model = model;
   auto const table = layout::make_param_table(c);
-  auto const layout = layout::hugging_face_layout(model, table);
+  auto const layout = layout::hugging_face_layout(config::family_of(model, options.family), model, table);
   require_table(checkpoint, table);
   std::vector<SafetensorsWriter::Item> items;
   for (auto const& t : layout.tensors) items.push_back({t.name, t.shape});
@@ -212,7 +212,8 @@ std::vector<std::string> export_model(comm::Communicator& world, Checkpoint cons
   ModelFiles files;
   if (root) files = options.files;
   if (root && !find(files, config_name))
-    files.insert(files.begin(), {config_name, config::write_hugging_face(model, torch_name(options.type), -1)});
+    files.insert(files.begin(),
+                 {config_name, config::write_hugging_face(model, torch_name(options.type), -1, options.family)});
   throw_first(world, attempt([&] {
                 if (root) require_names(files), require_free(folder, files), writer.create();
               }),

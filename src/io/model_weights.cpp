@@ -71,7 +71,7 @@ ModelWeights::ModelWeights(std::string folder)
       config_(config::read_hugging_face_folder(folder_)),
       files_(read_safetensors_folder(folder_)),
       table_(table_of(config_, files_, folder_)),
-      layout_(layout::hugging_face_layout(config_.model, table_)),
+      layout_(layout::hugging_face_layout(config_.family, config_.model, table_)),
       reader_(files_) {
   require_tensors();
   require_tied();

@@ -21,7 +21,7 @@ void residual_forward(ExecSpace const& exec, TokenRows rows, View2<S const> x, V
 template <class S>
 void residual_backward(ExecSpace const& exec, TokenRows rows, View2<S const> dy, Dropout const& dropout,
                        View2<S> dbranch) {
-  if (!dropout.active() && dy.data() == dbranch.data()) return;
+  if (!dropout.changes() && dy.data() == dbranch.data()) return;
   auto const hidden = static_cast<std::int64_t>(dy.extent(1));
   Dropout const drop = dropout;  // captured by value
   for_chunks<wide<S>>(
@@ -33,7 +33,14 @@ void residual_backward(ExecSpace const& exec, TokenRows rows, View2<S const> dy,
 
 template <class S>
 void dropout_in_place(ExecSpace const& exec, TokenRows rows, Dropout const& dropout, View2<S> x) {
-  if (dropout.active()) residual_backward<S>(exec, rows, x, dropout, x);
+  if (dropout.changes()) residual_backward<S>(exec, rows, x, dropout, x);
+}
+
+template <class S>
+void multiply(ExecSpace const& exec, double factor, View2<S const> x, View2<S> y) {
+  Dropout all;
+  all.scale = factor;
+  residual_backward<S>(exec, {}, x, all, y);
 }
 
 template <class S>
@@ -75,6 +82,7 @@ void add(ExecSpace const& exec, View1<S const> x, View1<S> y) {
                                     Dropout const&, View2<S>);                                                   \
   template void residual_backward<S>(ExecSpace const&, TokenRows, View2<S const>, Dropout const&, View2<S>);     \
   template void dropout_in_place<S>(ExecSpace const&, TokenRows, Dropout const&, View2<S>);                      \
+  template void multiply<S>(ExecSpace const&, double, View2<S const>, View2<S>);                                 \
   template void sum_into_both<S>(ExecSpace const&, View2<S>, View2<S>);                                          \
   template void add<S>(ExecSpace const&, View1<S const>, View1<S>);
 P3D_INSTANTIATE(float)

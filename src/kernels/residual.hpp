@@ -32,6 +32,10 @@ KOKKOS_INLINE_FUNCTION HiddenRow hidden_row(TokenRows const& rows, Dropout const
 template <class A>
 KOKKOS_INLINE_FUNCTION void hidden_keep(HiddenRow const& row, Dropout const& dropout, std::int64_t c, int n,
                                         A* factor) {
+  if (!dropout.active()) {
+    for (int i = 0; i < n; ++i) factor[i] = static_cast<A>(dropout.scale);
+    return;
+  }
   keep_factors(dropout, row.sample, row.first + static_cast<std::uint64_t>(c), n, factor);
 }
 
@@ -42,7 +46,8 @@ KOKKOS_INLINE_FUNCTION void residual_chunk(ResidualSum<S> const& sum, HiddenRow 
   using A = Acc<S>;
   constexpr int W = wide<S>;
   A value[W];
-  auto const a = read<W>(&sum.x(r, c), n), b = read<W>(&sum.branch(r, c), n);
+  bool const has_x = sum.x.extent(0) != 0;
+  auto const b = read<W>(&sum.branch(r, c), n);
   P3D_SIMD
   for (int i = 0; i < lanes<W>(n); ++i) value[i] = b[i];
   if (sum.bias.extent(0) != 0) {
@@ -50,15 +55,20 @@ KOKKOS_INLINE_FUNCTION void residual_chunk(ResidualSum<S> const& sum, HiddenRow 
     P3D_SIMD
     for (int i = 0; i < lanes<W>(n); ++i) value[i] += add[i];
   }
-  if (sum.dropout.active()) {
+  if (sum.dropout.changes()) {
     A keep[W];
     hidden_keep(row, sum.dropout, c, lanes<W>(n), keep);
     P3D_SIMD
     for (int i = 0; i < lanes<W>(n); ++i) value[i] *= keep[i];
   }
+  if (has_x) {
+    auto const a = read<W>(&sum.x(r, c), n);
+    P3D_SIMD
+    for (int i = 0; i < lanes<W>(n); ++i) value[i] = a[i] + value[i];
+  }
   auto to = write<W>(out, n);
   P3D_SIMD
-  for (int i = 0; i < lanes<W>(n); ++i) put(to[i], a[i] + value[i]);
+  for (int i = 0; i < lanes<W>(n); ++i) put(to[i], value[i]);
   to.store();
 }
 
@@ -69,7 +79,7 @@ KOKKOS_INLINE_FUNCTION void dropout_chunk(HiddenRow const& row, Dropout const& d
   constexpr int W = wide<S>;
   Acc<S> keep[W];
   for (int i = 0; i < lanes<W>(n); ++i) keep[i] = Acc<S>(1);
-  if (dropout.active()) hidden_keep(row, dropout, c, lanes<W>(n), keep);
+  if (dropout.changes()) hidden_keep(row, dropout, c, lanes<W>(n), keep);
   auto const from = read<W>(in, n);
   auto to = write<W>(out, n);
   P3D_SIMD

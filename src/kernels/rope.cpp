@@ -8,12 +8,12 @@
 namespace p3d::kernels {
 
 template <class S>
-void rope(ExecSpace const& exec, TokenRows const& rows, std::int64_t heads, std::int64_t head_dim,
-          View1<double const> frequencies, Rotation rotation, View2<S> x) {
-  P3D_REQUIRE(head_dim % 2 == 0, "rotary embedding pairs dimensions: head_dim must be even");
-  std::int64_t const half = head_dim / 2;
-  P3D_REQUIRE(static_cast<std::int64_t>(frequencies.extent(0)) == half, "every pair has a frequency");
-  double const sign = rotation == Rotation::forward ? 1.0 : -1.0;
+void rope(ExecSpace const& exec, TokenRows const& rows, RopeShape const& shape, View1<double const> frequencies,
+          Rotation rotation, View2<S> x) {
+  auto const half = static_cast<std::int64_t>(frequencies.extent(0)), heads = shape.heads, head_dim = shape.head_dim;
+  P3D_REQUIRE(2 * half <= head_dim, "a head has the dimensions of all pairs");
+  bool const neighbours = shape.pairs == RopePairs::neighbours;
+  double const factor = shape.factor, sign = rotation == Rotation::forward ? factor : -factor;
   // One call computes the angles of some pairs at one position, for all samples (if they have the same positions) and
   // heads: sine and cosine cost more than the rotations. Angles are double: position times frequency must keep its
   // fraction.
@@ -28,12 +28,22 @@ void rope(ExecSpace const& exec, TokenRows const& rows, std::int64_t heads, std:
         auto const frequency = read<W>(&frequencies(pair), n);
         for (int i = 0; i < lanes<W>(n); ++i) {
           double const angle = static_cast<double>(given ? positions(place) : place) * frequency[i];
-          cosine[i] = static_cast<A>(std::cos(angle));
+          cosine[i] = static_cast<A>(factor * std::cos(angle));
           sine[i] = static_cast<A>(sign * std::sin(angle));
         }
         for (std::int64_t sample = 0; sample < samples; ++sample)
           for (std::int64_t head = 0; head < heads; ++head) {
-            S* const a = &x(sample * places + place, head * head_dim + pair);
+            S* const dimensions = &x(sample * places + place, head * head_dim);
+            if (neighbours) {
+              for (int i = 0; i < n; ++i) {
+                S* const two = dimensions + 2 * (pair + i);
+                A const u = two[0], v = two[1];
+                two[0] = static_cast<S>(u * cosine[i] - v * sine[i]);
+                two[1] = static_cast<S>(v * cosine[i] + u * sine[i]);
+              }
+              continue;
+            }
+            S* const a = dimensions + pair;
             auto const from_a = read<W>(a, n), from_b = read<W>(a + half, n);
             auto to_a = write<W>(a, n), to_b = write<W>(a + half, n);
             P3D_SIMD
@@ -48,9 +58,8 @@ void rope(ExecSpace const& exec, TokenRows const& rows, std::int64_t heads, std:
       });
 }
 
-#define P3D_INSTANTIATE(S)                                                                                             \
-  template void rope<S>(ExecSpace const&, TokenRows const&, std::int64_t, std::int64_t, View1<double const>, Rotation, \
-                        View2<S>);
+#define P3D_INSTANTIATE(S) \
+  template void rope<S>(ExecSpace const&, TokenRows const&, RopeShape const&, View1<double const>, Rotation, View2<S>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
 P3D_INSTANTIATE(bfloat16)

@@ -12,7 +12,7 @@ ContextHeads context_heads(config::Config const& c, int tp_rank) {
           .kv_heads = c.model.kv_heads / c.parallel.tp,
           .head_dim = c.model.head_dim(),
           .first_head = heads * tp_rank,
-          .scale = 1.0 / std::sqrt(static_cast<double>(c.model.head_dim()))};
+          .scale = c.model.attention_scale()};
 }
 
 namespace {
@@ -83,6 +83,8 @@ BlockSizes block_sizes(config::Config const& c, RankPlace rank, bool on_device) 
   s.ffn = c.model.ffn / tp;
   s.gated = c.model.gated();
   s.layernorm = c.model.norm == config::Norm::layernorm;
+  s.norms_before = c.model.norms_before();
+  s.norms_after = c.model.norms_after();
   s.vocab_ranks = c.parallel.tp * (c.divides_vocabulary() ? c.parallel.pp : 1);
   s.vocab = padded_shard(c.model.vocab_size, s.vocab_ranks, 0).size();
   s.documents = c.batch.micro * c.model.seq_len;

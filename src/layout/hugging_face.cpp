@@ -22,15 +22,15 @@ struct NameRow {
   char const* parameter;
   char const* tensor;
   bool transposed = false;
-  int part = 0;  ///< place among q, k, v when they share a tensor
+  bool joins = false;  ///< it follows the parameter before in the same tensor
 };
 
 constexpr NameRow gpt2_names[] = {{"embed.token", "transformer.wte"},
                                   {"embed.position", "transformer.wpe"},
                                   {"norm1", "transformer.h.{}.ln_1"},
-                                  {"attn.q", "transformer.h.{}.attn.c_attn", true, 0},
-                                  {"attn.k", "transformer.h.{}.attn.c_attn", true, 1},
-                                  {"attn.v", "transformer.h.{}.attn.c_attn", true, 2},
+                                  {"attn.q", "transformer.h.{}.attn.c_attn", true},
+                                  {"attn.k", "transformer.h.{}.attn.c_attn", true, true},
+                                  {"attn.v", "transformer.h.{}.attn.c_attn", true, true},
                                   {"attn.out", "transformer.h.{}.attn.c_proj", true},
                                   {"norm2", "transformer.h.{}.ln_2"},
                                   {"mlp.up", "transformer.h.{}.mlp.c_fc", true},
@@ -52,6 +52,21 @@ constexpr NameRow llama_names[] = {{"embed.token", "model.embed_tokens"},
                                    {"mlp.down", "model.layers.{}.mlp.down_proj"},
                                    {"final_norm", "model.norm"},
                                    {"head", "lm_head"}};
+
+// Parameters that these families' tables lack have Llama's names.
+constexpr NameRow olmo2_names[] = {{"post_norm1", "model.layers.{}.post_attention_layernorm"},
+                                   {"post_norm2", "model.layers.{}.post_feedforward_layernorm"}};
+
+constexpr NameRow glm4_names[] = {{"post_norm1", "model.layers.{}.post_self_attn_layernorm"},
+                                  {"mlp.gate", "model.layers.{}.mlp.gate_up_proj"},
+                                  {"mlp.up", "model.layers.{}.mlp.gate_up_proj", false, true},
+                                  {"post_norm2", "model.layers.{}.post_mlp_layernorm"}};
+
+constexpr NameRow phi3_names[] = {{"attn.q", "model.layers.{}.self_attn.qkv_proj"},
+                                  {"attn.k", "model.layers.{}.self_attn.qkv_proj", false, true},
+                                  {"attn.v", "model.layers.{}.self_attn.qkv_proj", false, true},
+                                  {"mlp.gate", "model.layers.{}.mlp.gate_up_proj"},
+                                  {"mlp.up", "model.layers.{}.mlp.gate_up_proj", false, true}};
 
 // Names of layers with experts; the second {} stands for the expert. Parameters that these tables lack have Llama's
 // names.
@@ -90,7 +105,11 @@ NameRow const& find_row(ModelFamily family, std::string const& stem) {
     }
     return nullptr;
   };
-  auto const* row = family == ModelFamily::gpt2 ? find(gpt2_names) : find(llama_names);
+  NameRow const* row = nullptr;
+  if (family == ModelFamily::olmo2 || family == ModelFamily::olmo3) row = find(olmo2_names);
+  if (family == ModelFamily::glm4) row = find(glm4_names);
+  if (family == ModelFamily::phi3) row = find(phi3_names);
+  if (!row) row = family == ModelFamily::gpt2 ? find(gpt2_names) : find(llama_names);
   if (!row) row = family == ModelFamily::mixtral ? find(mixtral_names) : find(qwen_moe_names);
   if (!row) base::contract_violated("row", __FILE__, __LINE__, "every parameter of the family has a tensor: " + stem);
   return *row;
@@ -109,11 +128,10 @@ HuggingFacePlace add_experts(NameRow const& row, ParamSpec const& spec, std::int
 
 }  // namespace
 
-HuggingFaceLayout hugging_face_layout(config::Model const& model, ParamTable const& table) {
+HuggingFaceLayout hugging_face_layout(config::ModelFamily family, config::Model const& model, ParamTable const& table) {
   HuggingFaceLayout out;
-  out.family = config::family_of(model);
-  constexpr int packed = 3;
-  std::size_t weight = 0, bias = 0;  // the tensors that k and v share with q
+  out.family = family;
+  std::size_t weight = 0, bias = 0;  // the tensors that parameters share with the one before
   for (auto const& spec : table.specs()) {
     if (!spec.trained) {
       out.places.push_back({.tensor = HuggingFacePlace::nowhere});
@@ -127,24 +145,19 @@ HuggingFaceLayout hugging_face_layout(config::Model const& model, ParamTable con
     }
     bool const matrix = ending == ".weight" && stem.find("norm") == std::string::npos;
     auto const size = matrix ? spec.rows : spec.cols;
-    bool const joins = row.part > 0;
-    bool const packs = row.transposed && stem == "attn.q";
-    if (!joins) {
+    auto& shared = matrix ? weight : bias;
+    if (!row.joins) {
       HuggingFaceTensor t;
       t.name = fmt::format(fmt::runtime(row.tensor), spec.layer) + ending;
-      auto const outputs = packs ? packed * size : size;
-      if (!matrix)
-        t.shape = {outputs};
-      else if (row.transposed)
-        t.shape = {spec.cols, outputs};
-      else
-        t.shape = {outputs, spec.cols};
-      if (packs) (matrix ? weight : bias) = out.tensors.size();
+      if (matrix) t.shape = {spec.cols};
+      t.shape.insert(row.transposed ? t.shape.end() : t.shape.begin(), 0);
+      shared = out.tensors.size();
       out.tensors.push_back(std::move(t));
     }
-    out.places.push_back({.tensor = joins ? (matrix ? weight : bias) : out.tensors.size() - 1,
-                          .transposed = matrix && row.transposed,
-                          .first = row.part * size});
+    auto& shape = out.tensors[shared].shape;
+    auto& outputs = row.transposed ? shape.back() : shape.front();
+    out.places.push_back({.tensor = shared, .transposed = matrix && row.transposed, .first = outputs});
+    outputs += size;
   }
   return out;
 }

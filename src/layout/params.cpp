@@ -40,7 +40,7 @@ public:
     embedding();
     for (int l = 0; l < static_cast<int>(m_.layers); ++l) layer(l);
     auto const head_side = static_cast<int>(m_.layers);
-    norm("final_norm", head_side);
+    norm("final_norm", head_side, true);
     if (!m_.tied_embeddings) {
       divide_vocabulary(matrix("head.weight", head_side, m_.vocab_size, m_.hidden, by_rows, base_std));
     }
@@ -84,7 +84,8 @@ private:
     return specs_.emplace_back(std::move(p));
   }
 
-  void norm(std::string const& name, int layer) {
+  void norm(std::string const& name, int layer, bool there) {
+    if (!there) return;
     vector(name + ".weight", layer, m_.hidden, replicated, Init::ones);
     if (m_.norm == config::Norm::layernorm && m_.bias)
       vector(name + ".bias", layer, m_.hidden, replicated, Init::zeros);
@@ -123,16 +124,18 @@ private:
     auto const prefix = fmt::format("layers.{}.", l);
     auto const q = m_.heads * m_.head_dim();
     auto const kv = m_.kv_heads * m_.head_dim();
-    norm(prefix + "norm1", l);
+    norm(prefix + "norm1", l, m_.norms_before());
     fused(prefix + "attn.", l, {{"q", q}, {"k", kv}, {"v", kv}}, m_.has_qkv_bias());
     qk_norm(prefix + "attn.q_norm.weight", l, q);
     qk_norm(prefix + "attn.k_norm.weight", l, kv);
     projection(prefix + "attn.out", l, q, m_.bias);
-    norm(prefix + "norm2", l);
+    norm(prefix + "post_norm1", l, m_.norms_after());
+    norm(prefix + "norm2", l, m_.norms_before());
     if (m_.has_experts(l))
       moe(prefix + "moe.", l);
     else
       mlp(prefix + "mlp.", l, m_.ffn, m_.bias);
+    norm(prefix + "post_norm2", l, m_.norms_after());
   }
 
   /// The weight of a norm of queries or keys, which have `size` columns. One of a head meets other heads on each rank

@@ -3,6 +3,7 @@
 
 #include <p3d/base/error.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -10,8 +11,27 @@ namespace p3d::layout {
 
 namespace {
 
-/// A frequency stretched by linear or llama3 scaling.
-double stretched(double frequency, config::Model const& m) {
+/// The pair, as a number with a fraction, that makes so many turns in the original length.
+double pair_with_turns(double turns, config::Model const& m) {
+  double const length = static_cast<double>(m.rope_original_seq_len) / (turns * 2.0 * std::numbers::pi);
+  return static_cast<double>(m.rotary_dim()) * std::log(length) / (2.0 * std::log(m.rope_theta));
+}
+
+/// The frequency of a pair stretched by YaRN: pairs up to `first` keep it, those from `last` on are slow, and between
+/// them the share is linear in the pair's number.
+double yarn(double frequency, double pair, config::Model const& m) {
+  double first = pair_with_turns(m.rope_beta_fast, m), last = pair_with_turns(m.rope_beta_slow, m);
+  if (m.rope_truncate) first = std::floor(first), last = std::ceil(last);
+  first = std::max(first, 0.0);
+  last = std::min(last, static_cast<double>(m.rotary_dim() - 1));
+  if (first == last) last += 0.001;
+  double const slow = std::clamp((pair - first) / (last - first), 0.0, 1.0);
+  return frequency / m.rope_scaling_factor * slow + frequency * (1.0 - slow);
+}
+
+/// A frequency stretched as model.rope_scaling says.
+double stretched(double frequency, double pair, config::Model const& m) {
+  if (m.rope_scaling == config::RopeScaling::yarn) return yarn(frequency, pair, m);
   double const slow = frequency / m.rope_scaling_factor;
   if (m.rope_scaling == config::RopeScaling::linear) return slow;
   double const rotations = static_cast<double>(m.rope_original_seq_len) * frequency / (2.0 * std::numbers::pi);
@@ -23,17 +43,22 @@ double stretched(double frequency, config::Model const& m) {
 
 }  // namespace
 
-std::vector<double> rope_frequencies(config::Model const& m) {
+std::vector<double> rope_frequencies(config::Model const& m, std::int64_t layer) {
   if (m.position != config::Position::rope) return {};
-  auto const head_dim = m.head_dim();
-  P3D_REQUIRE(head_dim % 2 == 0, "rotary embedding pairs dimensions: head_dim must be even");
-  double const step = -2.0 * std::log(m.rope_theta) / static_cast<double>(head_dim);
-  std::vector<double> out(static_cast<std::size_t>(head_dim / 2));
+  auto const rotary_dim = m.rotary_dim();
+  P3D_REQUIRE(rotary_dim % 2 == 0, "rotary embedding pairs dimensions: their number must be even");
+  double const step = -2.0 * std::log(m.rope_theta) / static_cast<double>(rotary_dim);
+  std::vector<double> out(static_cast<std::size_t>(rotary_dim / 2));
   for (std::size_t i = 0; i < out.size(); ++i) {
     out[i] = std::exp(step * static_cast<double>(i));
-    if (m.rope_scaling != config::RopeScaling::none) out[i] = stretched(out[i], m);
+    if (m.scales_rope(layer)) out[i] = stretched(out[i], static_cast<double>(i), m);
   }
   return out;
+}
+
+double rope_factor(config::Model const& m, std::int64_t layer) {
+  if (!m.scales_rope(layer) || m.rope_scaling != config::RopeScaling::yarn) return 1.0;
+  return m.rope_attention_factor > 0 ? m.rope_attention_factor : 0.1 * std::log(m.rope_scaling_factor) + 1.0;
 }
 
 }  // namespace p3d::layout

@@ -13,7 +13,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 namespace p3d::model {
 
@@ -24,15 +23,25 @@ public:
   using S = typename P::Storage;
   Attention(config::Config const& c, parallel::TensorParallel& tp, int layer)
       : LinearSubLayer<P>(c, tp, layer), window_(c.model.window_of(layer)), division_(layout::context_division(c)) {
-    auto const site = [&](char const* name) {
-      return kernels::make_dropout(c.model.dropout, c.run.seed, fmt::format("dropout.layers.{}.attn.{}", layer, name));
+    auto const site = [&](char const* name, double multiplier) {
+      return kernels::make_dropout(c.model.dropout, c.run.seed, fmt::format("dropout.layers.{}.attn.{}", layer, name),
+                                   multiplier);
     };
-    probability_dropout_ = site("probability");
+    probability_dropout_ = site("probability", 1.0);
     probability_dropout_.sample_tokens = c.model.seq_len;
-    branch_dropout_ = site("out");
+    branch_dropout_ = site("out", c.model.residual_multiplier);
   }
   BranchEnds<P> ends(LayerCall<P> const& c) const final {
-    return {c.x, c.w.norm1, c.a.norm1(), c.w.attn_out_bias, branch_dropout_};
+    auto const input = this->stream_.norms_before() ? c.a.norm1_y : c.x;
+    return {c.x,
+            input,
+            c.w.norm1,
+            c.a.norm1(),
+            c.a.branch1,
+            c.w.post_norm1,
+            c.a.post_norm1(),
+            c.w.attn_out_bias,
+            branch_dropout_};
   }
 
 protected:
@@ -68,6 +77,7 @@ public:
   using typename SubLayer<P>::G;
   using typename SubLayer<P>::Sums;
   GroupedQueryAttention(config::Config const& c, parallel::TensorParallel& tp, int layer) : Attention<P>(c, tp, layer) {
+    scale_ = c.model.attention_scale();
     norm_ = {.heads = sizes_.heads,
              .kv_heads = sizes_.kv_heads,
              .head_dim = sizes_.head_dim,
@@ -75,7 +85,9 @@ public:
              .ranks = tp.size(),
              .eps = c.model.norm_eps};
     if (!c.model.rotates(layer)) return;
-    auto const frequencies = layout::rope_frequencies(c.model);
+    if (c.model.rope_pairs == config::RopePairs::neighbours) pairs_ = kernels::RopePairs::neighbours;
+    rope_factor_ = layout::rope_factor(c.model, layer);
+    auto const frequencies = layout::rope_frequencies(c.model, layer);
     rope_frequencies_ = device::Owned1<double>("p3d::model::rope_frequencies", frequencies.size());
     Kokkos::deep_copy(rope_frequencies_,
                       Kokkos::View<double const*, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>(
@@ -121,7 +133,7 @@ private:
     shape.heads = sizes_.heads;
     shape.kv_heads = sizes_.kv_heads;
     shape.head_dim = sizes_.head_dim;
-    shape.scale = 1.0 / std::sqrt(static_cast<double>(shape.head_dim));
+    shape.scale = scale_;
     shape.window = this->window_;
     kernels::store_keys_values<S>(tp_->exec, c.rows, shape, cache.texts, c.a.qkv, cache.keys, cache.values);
     if (cache.texts.begin)
@@ -141,11 +153,15 @@ private:
   void rotate(LayerCall<P> const& c, kernels::Rotation direction, View2<S> qkv) const {
     if (rope_frequencies_.extent(0) == 0) return;
     auto const& s = sizes_;
-    kernels::rope<S>(tp_->exec, c.rows, s.heads + s.kv_heads, s.head_dim, rope_frequencies_, direction, qkv);
+    kernels::rope<S>(tp_->exec, c.rows, {s.heads + s.kv_heads, s.head_dim, pairs_, rope_factor_}, rope_frequencies_,
+                     direction, qkv);
   }
 
+  double scale_ = 1.0;  ///< the scores are multiplied by it
   kernels::QkNormShape norm_;
-  device::Owned1<double> rope_frequencies_;  ///< [head_dim / 2]; empty: no rotary embedding
+  kernels::RopePairs pairs_ = kernels::RopePairs::halves;
+  double rope_factor_ = 1.0;
+  device::Owned1<double> rope_frequencies_;  ///< [rotary_dim / 2]; empty: no rotary embedding
 };
 
 }  // namespace p3d::model

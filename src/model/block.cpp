@@ -25,13 +25,13 @@ void enter(SubLayers<P> const& all, LayerCall<P> const& c, std::size_t i, bool s
 }
 
 /// Backward through all sub-layers by one of their calls. With `y` gradients of branches stay in the sums that they end
-/// in.
+/// in, or where a norm follows in the place of the branches.
 template <class P, class Differentiate>
 void walk_back(SubLayers<P> const& all, LayerCall<P> const& c, Differentiate differentiate,
                View2<typename P::Storage> y, View2<typename P::Storage> d) {
   typename SubLayer<P>::Sums sums;
   auto const& stream = all.back()->stream();
-  auto own = stream.end_backward(c, all.back()->ends(c), y, d);
+  auto own = stream.end_backward(c, all.back()->ends(c), y, sums, d);
   for (auto i = all.size(); i-- > 0;) {
     auto const ends = all[i]->ends(c);
     auto const gradient = (*all[i].*differentiate)(c, own, sums);
@@ -118,11 +118,13 @@ template <class P>
 void TransformerBlock<P>::remake(LayerCall<P> const& c, bool sums_are_there) {
   for (std::size_t i = 0; i < sublayers_.size(); ++i) {
     enter(sublayers_, c, i, sums_are_there);
-    if (sums_are_there || i + 1 == sublayers_.size())
+    bool const needs_branch = i + 1 < sublayers_.size() || sublayers_[i]->stream().norms_after();
+    if (sums_are_there || !needs_branch)
       sublayers_[i]->remake(c);
     else
       sublayers_[i]->forward(c);
   }
+  if (!sums_are_there) sublayers_.back()->stream().norm_branch(c, sublayers_.back()->ends(c));
 }
 
 template <class P>
@@ -138,19 +140,19 @@ void TransformerBlock<P>::backward_input(LayerCall<P> const& c, View2<S> y, View
 template <class P>
 void TransformerBlock<P>::backward_weight(LayerCall<P> const& c, View2<S> y) {
   std::vector<SubLayer<P>*> parts;
-  std::vector<View2<S const>> branches, norms;
+  std::vector<View2<S const>> branches, inputs;
   for (auto i = sublayers_.size(); i-- > 0;) {
     auto const ends = sublayers_[i]->ends(c);
     if (sublayers_[i]->has_weight_part()) {
       parts.push_back(sublayers_[i].get());
-      branches.push_back(y);
-      norms.push_back(ends.norm.y);
+      branches.push_back(sublayers_[i]->stream().norms_after() ? ends.branch : y);
+      inputs.push_back(ends.input);
     }
     y = ends.x;  // the sum that the branch before ends in
   }
   typename SubLayer<P>::Sums sums;
-  RowsAhead<S> branch(*tp_, std::move(branches), c.t.branch), norm(*tp_, std::move(norms), c.t.gathered);
-  for (auto* part : parts) part->backward_weight(c, branch, norm, sums);
+  RowsAhead<S> branch(*tp_, std::move(branches), c.t.branch), input(*tp_, std::move(inputs), c.t.gathered);
+  for (auto* part : parts) part->backward_weight(c, branch, input, sums);
   sums.finish(tp_->exec);
 }
 

@@ -20,6 +20,8 @@ void DecoderScratch<P>::take(Source& source, std::int64_t rows) {
   sizes_.lse_elements = rows * sizes_.heads;
   sizes_.attention = layout::AttentionSizes({.seq_len = rows}, heads_, 1);
   x_ = source.template take<S>(rows, sizes_.hidden);
+  final_norm_ = {source.template take<S>(rows, sizes_.hidden), source.template take<A>(rows),
+                 source.template take<A>(rows)};
   tokens_ = source.template take<int>(rows);
   of_text_ = source.template take<int>(rows);
   positions_ = source.template take<int>(rows);
@@ -78,6 +80,8 @@ Decoder<P>::Decoder(config::Config const& c, layout::StageMap const& stages, int
       tp_(&tp),
       scratch_(&scratch),
       final_norm_(c),
+      embedding_multiplier_(c.model.embedding_multiplier),
+      logits_scaling_(c.model.logits_scaling),
       vocab_(divided_ ? parallel::vocab_shard(c.model.vocab_size, c.parallel.pp * tp.size(),
                                               stages.pipeline_rank(stage) * tp.size() + tp.rank())
                       : parallel::vocab_shard(c.model.vocab_size, tp)),
@@ -101,6 +105,7 @@ void Decoder<P>::forward(StageWeights<P> const& w) {
   if (first_) {
     if (!divided_) embed(w);
     if (w.positions.value.extent(0) > 0) kernels::position_forward<S>(tp_->exec, t.rows(), w.positions.value, x);
+    kernels::multiply<S>(tp_->exec, embedding_multiplier_, x, x);
   }
   auto const one = cache_rows_ * cache_columns_;
   for (std::size_t l = 0; l < blocks_.size(); ++l) {
@@ -118,7 +123,7 @@ void Decoder<P>::embed(StageWeights<P> const& w) {
 
 template <class P>
 View2<typename P::Storage> Decoder<P>::final_rows(std::int64_t rows) const {
-  return device::rows(scratch_->saved().norm1_y, 0, rows);
+  return device::rows(scratch_->final_norm().y, 0, rows);
 }
 
 template <class P>
@@ -132,9 +137,10 @@ void Decoder<P>::finish(StageWeights<P> const& w, std::span<int const> rows) {
     auto const row = rows[static_cast<std::size_t>(i)];
     Kokkos::deep_copy(tp_->exec, device::rows(picked, i, i + 1), device::rows(t.x(), row, row + 1));
   }
-  NormActivations<P> norm = t.saved().norm1();
+  auto norm = t.final_norm();
   norm.y = final_rows(n);
   final_norm_.forward(tp_->exec, w.final_norm, picked, norm);
+  kernels::multiply<S>(tp_->exec, 1.0 / logits_scaling_, norm.y, norm.y);
 }
 
 template <class P>

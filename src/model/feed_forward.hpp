@@ -22,10 +22,13 @@ public:
   using typename SubLayer<P>::Sums;
   MlpLayer(config::Config const& c, parallel::TensorParallel& tp, int layer)
       : LinearSubLayer<P>(c, tp, layer),
-        branch_dropout_(
-            kernels::make_dropout(c.model.dropout, c.run.seed, fmt::format("dropout.layers.{}.mlp.out", layer))) {}
+        branch_dropout_(kernels::make_dropout(c.model.dropout, c.run.seed,
+                                              fmt::format("dropout.layers.{}.mlp.out", layer),
+                                              c.model.residual_multiplier)) {}
   BranchEnds<P> ends(LayerCall<P> const& c) const override {
-    return {c.a.mid, c.w.norm2, c.a.norm2(), c.w.down_bias, branch_dropout_};
+    auto const input = this->stream_.norms_before() ? c.a.norm2_y : c.a.mid;
+    return {c.a.mid,          input,         c.w.norm2,      c.a.norm2(), c.a.branch2, c.w.post_norm2,
+            c.a.post_norm2(), c.w.down_bias, branch_dropout_};
   }
 
 private:
@@ -62,7 +65,7 @@ private:
     auto const p = parts(c);
     if (c.discarded.activation) apply(c);
     if (sizes_.moe.gates_shared)
-      SharedGate<P>::backward(*tp_, c.w.moe, c.a.norm2_y, c.a.moe, c.t.moe, p.outer, p.d_outer, c.t.moe.dx);
+      SharedGate<P>::backward(*tp_, c.w.moe, this->ends(c).input, c.a.moe, c.t.moe, p.outer, p.d_outer, c.t.moe.dx);
   }
   void apply_backward(LayerCall<P> const& c, Sums& /*sums*/) const override {
     auto const p = parts(c);
@@ -92,14 +95,14 @@ public:
     auto const meanwhile = [&] {
       if (has_shared_) shared_.forward(c);
     };
-    experts_.forward(tp_->exec, c.w.moe, own_rows(*tp_, c.rows), c.kind, c.a.norm2_y, c.a.moe, c.t.moe, store,
+    experts_.forward(tp_->exec, c.w.moe, own_rows(*tp_, c.rows), c.kind, ends(c).input, c.a.moe, c.t.moe, store,
                      own_rows(*tp_, c.t.branch), meanwhile);
   }
   void remake(LayerCall<P> const& c) override {
     auto const meanwhile = [&] {
       if (has_shared_) shared_.remake(c);
     };
-    experts_.remake(tp_->exec, c.w.moe, own_rows(*tp_, c.rows), c.a.norm2_y, c.a.moe, c.t.moe, meanwhile);
+    experts_.remake(tp_->exec, c.w.moe, own_rows(*tp_, c.rows), ends(c).input, c.a.moe, c.t.moe, meanwhile);
   }
   BranchGradient<P> backward(LayerCall<P> const& c, View2<S const> own, Sums& sums) override {
     experts_backward(c, own);
@@ -111,8 +114,8 @@ public:
     if (!has_shared_) return {c.t.moe.dx};
     return with_experts(c, shared_.backward_input(c, own, sums));
   }
-  void backward_weight(LayerCall<P> const& c, RowsAhead<S>& branches, RowsAhead<S>& norms, Sums& sums) override {
-    shared_.backward_weight(c, branches, norms, sums);
+  void backward_weight(LayerCall<P> const& c, RowsAhead<S>& branches, RowsAhead<S>& inputs, Sums& sums) override {
+    shared_.backward_weight(c, branches, inputs, sums);
   }
   bool has_weight_part() const override { return has_shared_; }
   std::vector<std::int64_t> take_counts() override { return experts_.take_counts(); }
@@ -121,7 +124,7 @@ private:
   /// Leaves the gradient of the experts' input in c.t.moe.dx.
   void experts_backward(LayerCall<P> const& c, View2<S const> own) {
     if (c.discarded.norm) this->stream_.norm(ends(c));
-    experts_.backward(tp_->exec, c.w.moe, own_rows(*tp_, c.rows), c.a.norm2_y, c.a.moe, c.t.moe, own, c.t.moe.dx);
+    experts_.backward(tp_->exec, c.w.moe, own_rows(*tp_, c.rows), ends(c).input, c.a.moe, c.t.moe, own, c.t.moe.dx);
   }
   /// Adds that gradient to the one of the shared experts' input.
   BranchGradient<P> with_experts(LayerCall<P> const& c, BranchGradient<P> const& shared) const {

@@ -60,7 +60,7 @@ void Workspace<P>::take(device::Arena& arena) {
   }
   if (with_loss_) parallel::take_all<S>(arena, s, *this);
   if (s.sequence) dfinal = block.dnorm = block.branch;
-  if (!recompute_.one_norm()) return;
+  if (!recompute_.one_norm() || !s.norms_before) return;
   for (auto& set : remade) {
     // A norm makes its output at its place among the gathered rows.
     if (s.sequence) set.norm1_y = device::rows(block.gathered, s.first_row, s.first_row + s.rows);
@@ -241,7 +241,8 @@ Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
   layer_begin_.push_back(static_cast<std::size_t>(tail - items.begin()));
 
   vocab_ = parallel::vocab_shard(c.model.vocab_size, tp);
-  if (first_) embed_dropout_ = kernels::make_dropout(c.model.dropout, c.run.seed, "dropout.embed");
+  if (first_)
+    embed_dropout_ = kernels::make_dropout(c.model.dropout, c.run.seed, "dropout.embed", c.model.embedding_multiplier);
 }
 
 template <class P>
@@ -307,7 +308,7 @@ void Stage<P>::embed(StageWeights<P> const& w, ActivationSlot& s, bool training)
     if (tp_->sequence) Kokkos::deep_copy(tp_->exec, x, own_rows(*tp_, sums));
   }
   if (w.positions.value.extent(0) > 0) kernels::position_forward<S>(tp_->exec, rows, w.positions.value, x);
-  if (training && embed_dropout_.active()) kernels::dropout_in_place<S>(tp_->exec, rows, embed_dropout_, x);
+  kernels::dropout_in_place<S>(tp_->exec, rows, training ? embed_dropout_ : embed_dropout_.off(), x);
 }
 
 template <class P>
@@ -361,6 +362,7 @@ void Stage<P>::forward(StageWeights<P> const& w, int slot, bool training) {
   }
   if (!last_) return;
   final_norm_.forward(tp_->exec, w.final_norm, s.x.back(), s.final_norm());
+  kernels::multiply<S>(tp_->exec, 1.0 / config_->model.logits_scaling, s.final_norm_y, s.final_norm_y);
   if (vocabulary_elsewhere_) return;
   parallel::column_linear_forward<S>(*tp_, whole_head_input(s, *forward_.scratch).wait(), w.head.value,
                                      View1<S const>(), s.logits);
@@ -455,9 +457,16 @@ parallel::WholeRows<typename P::Storage> Stage<P>::whole_head_input(ActivationSl
 template <class P>
 void Stage<P>::head_backward(StageWeights<P> const& w, ActivationSlot& s, double loss_scale, bool weights) {
   auto& exec = tp_->exec;
-  if (vocabulary_elsewhere_)
-    return final_norm_.backward(exec, w.final_norm, s.head_gradient, s.x.back(), s.final_norm(),
-                                kernels::Store::overwrite, s.gradient);
+  double const factor = 1.0 / config_->model.logits_scaling;
+  auto const end_at_norm = [&](View2<S const> dy) {
+    final_norm_.backward(exec, w.final_norm, dy, s.x.back(), s.final_norm(), kernels::Store::overwrite, s.gradient);
+  };
+  if (vocabulary_elsewhere_) {
+    if (factor == 1.0) return end_at_norm(s.head_gradient);
+    auto const scaled = own_rows(*tp_, backward_.scratch->block.branch);
+    kernels::multiply<S>(exec, factor, s.head_gradient, scaled);
+    return end_at_norm(scaled);
+  }
   parallel::WholeRows<S> input;
   if (weights) input = whole_head_input(s, *backward_.scratch);
   parallel::vocab_loss_backward<S>(*tp_, vocab_, s.targets, s.lse, static_cast<typename P::Accumulate>(loss_scale),
@@ -465,8 +474,9 @@ void Stage<P>::head_backward(StageWeights<P> const& w, ActivationSlot& s, double
   auto sum = parallel::column_linear_backward_input<S>(*tp_, s.logits, w.head.value, backward_.scratch->dfinal);
   if (weights) head_backward_weight(w, s, std::move(input));
   sum.wait();
-  final_norm_.backward(exec, w.final_norm, own_rows(*tp_, backward_.scratch->dfinal), s.x.back(), s.final_norm(),
-                       kernels::Store::overwrite, s.gradient);
+  auto const dy = own_rows(*tp_, backward_.scratch->dfinal);
+  kernels::multiply<S>(exec, factor, dy, dy);
+  end_at_norm(dy);
 }
 
 template <class P>
@@ -477,7 +487,7 @@ void Stage<P>::head_backward_weight(StageWeights<P> const& w, ActivationSlot& s,
 template <class P>
 void Stage<P>::finish_input_gradient(ActivationSlot& s) {
   auto const rows = own_rows(*tp_, s.rows);
-  if (embed_dropout_.active()) kernels::dropout_in_place<S>(tp_->exec, rows, embed_dropout_, s.gradient);
+  kernels::dropout_in_place<S>(tp_->exec, rows, embed_dropout_, s.gradient);
 }
 
 template <class P>

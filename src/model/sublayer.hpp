@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The sub-layers of a layer: attention, an MLP, routed experts. Each has the same five calls, from its norm's output to
-// its branch (residual.hpp) and back, so that a layer is a list of them.
+// The sub-layers of a layer: attention, an MLP, routed experts. Each has the same five calls, from its input to its
+// branch (residual.hpp) and back, so that a layer is a list of them.
 //
 // Over tp a sub-layer makes one sum of N x hidden forward and one backward. Each is an all-reduce; under sequence
 // parallelism it is a reduce-scatter and an all-gather (before forward's column-parallel linear, and of the gradient of
@@ -61,19 +61,19 @@ public:
 
   /// The points at which it meets the stream of a call.
   virtual BranchEnds<P> ends(LayerCall<P> const& c) const = 0;
-  /// From its norm's output to its branch, in c.t.branch.
+  /// From its input to its branch, in c.t.branch.
   virtual void forward(LayerCall<P> const& c) = 0;
   /// Forward of training again, up to the last linear: what backward needs. The same kernels on the same numbers, so
   /// the same bits; dropout follows from its counters.
   virtual void remake(LayerCall<P> const& c) = 0;
-  /// From the gradient `own` of its branch to that of its norm's output; weight gradients add up, those of biases and
+  /// From the gradient `own` of its branch to that of its input; weight gradients add up, those of biases and
   /// norms when `sums` are finished. The sum over tp and the gathered input overlap with GEMMs of weight gradients.
   virtual BranchGradient<P> backward(LayerCall<P> const& c, View2<S const> own, Sums& sums) = 0;
   /// backward() without the gradients of linears and their biases. What backward_weight() needs for them stays in c.a.
   virtual BranchGradient<P> backward_input(LayerCall<P> const& c, View2<S const> own, Sums& sums) = 0;
   /// The gradients that backward_input() has left out. It reads no weights. `branches`: gradients of branches,
-  /// `norms`: outputs of norms.
-  virtual void backward_weight(LayerCall<P> const& c, RowsAhead<S>& branches, RowsAhead<S>& norms, Sums& sums) = 0;
+  /// `inputs`: inputs of sub-layers.
+  virtual void backward_weight(LayerCall<P> const& c, RowsAhead<S>& branches, RowsAhead<S>& inputs, Sums& sums) = 0;
   /// False: backward_input() leaves nothing out.
   virtual bool has_weight_part() const { return true; }
   /// RoutedExperts::take_counts; empty without experts.
@@ -96,7 +96,7 @@ public:
       : SubLayer<P>(c, tp), sizes_(layout::layer_sizes(layout::block_sizes(c), c, layer)) {}
 
   void remake(LayerCall<P> const& c) final {
-    project(c, parallel::start_gather_rows<S>(*tp_, this->ends(c).norm.y, c.t.gathered).wait());
+    project(c, parallel::start_gather_rows<S>(*tp_, this->ends(c).input, c.t.gathered).wait());
     apply(c);
   }
   void forward(LayerCall<P> const& c) final {
@@ -118,14 +118,14 @@ public:
     }
     return gradient;
   }
-  void backward_weight(LayerCall<P> const& c, RowsAhead<S>& branches, RowsAhead<S>& norms, Sums& sums) final {
+  void backward_weight(LayerCall<P> const& c, RowsAhead<S>& branches, RowsAhead<S>& inputs, Sums& sums) final {
     auto const p = parts(c);
     sums.add(branches.own(), this->ends(c).bias.grad);
     sums.add(p.inner, p.in_bias.grad);
     parallel::linear_backward_weight<S, G>(tp_->exec, branches.wait(), p.outer, p.out.grad);
     branches.next();
-    parallel::linear_backward_weight<S, G>(tp_->exec, p.inner, norms.wait(), p.in.grad);
-    norms.next();
+    parallel::linear_backward_weight<S, G>(tp_->exec, p.inner, inputs.wait(), p.in.grad);
+    inputs.next();
   }
 
 protected:
@@ -137,7 +137,7 @@ protected:
     View2<S>&kept_inner, &scratch_inner;  ///< the views of `inner` in c.a and of `d_inner` in c.t
   };
   virtual Parts parts(LayerCall<P> const& c) const = 0;
-  /// The column-parallel linear, of its norm's output with all rows: fills `inner`.
+  /// The column-parallel linear, of its input with all rows: fills `inner`.
   virtual void project(LayerCall<P> const& c, View2<S const> normed) const = 0;
   /// The function: fills `outer` and what its backward needs.
   virtual void apply(LayerCall<P> const& c) const = 0;
@@ -159,7 +159,7 @@ private:
     bool const gathers = tp_->sequence && weights;
     auto gathering = parallel::start_gather_rows<S>(*tp_, own, c.t.branch);
     parallel::WholeRows<S> normed;
-    if (gathers) normed = stream_.norm_output(c, ends, true);
+    if (gathers) normed = stream_.input(c, ends, true);
     auto const bias = weights ? stream_.bias_to_sum(c, own, ends.bias.grad) : View1<G>();
     auto const branch = gathering.wait();
     parallel::row_linear_backward_input<S>(*tp_, branch, p.out.value, p.d_outer);
@@ -167,7 +167,7 @@ private:
     if (weights) parallel::linear_backward_weight<S, G>(tp_->exec, branch, p.outer, p.out.grad);
     apply_backward(c, sums);
     auto sum = parallel::column_linear_backward_input<S>(*tp_, p.d_inner, p.in.value, c.t.dnorm);
-    if (!gathers) normed = stream_.norm_output(c, ends, false);
+    if (!gathers) normed = stream_.input(c, ends, false);
     if (weights) {
       parallel::linear_backward_weight<S, G>(tp_->exec, p.d_inner, normed.wait(), p.in.grad);
       sums.add(p.d_inner, p.in_bias.grad);

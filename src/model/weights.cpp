@@ -23,6 +23,8 @@ BlockWeights<P> block_weights(config::Config const& c, Parameters<P> const& para
   BlockWeights<P> w;
   w.norm1 = norm_weights(params, at("norm1"));
   w.norm2 = norm_weights(params, at("norm2"));
+  w.post_norm1 = norm_weights(params, at("post_norm1"));
+  w.post_norm2 = norm_weights(params, at("post_norm2"));
   w.qkv = params.fused_matrix(at("attn.q.weight"), at("attn.v.weight"));
   w.qkv_bias = params.fused_vector(at("attn.q.bias"), at("attn.v.bias"));
   w.q_norm = params.vector(at("attn.q_norm.weight"));

@@ -28,6 +28,14 @@ std::int64_t active_parameters(config::Config const& config, layout::ParamTable 
   return table.num_parameters() - idle * m.mlp_matrices() * m.hidden * m.moe.ffn;
 }
 
+double stream_numbers(config::Config const& config) {
+  auto const& m = config.model;
+  // Two sums read two rows and write one. A norm in front adds the row that it writes, and the first one reads its row;
+  // a norm behind reads one and writes two.
+  double const sums = 6, before = m.norms_before() ? 4 : 0, after = m.norms_after() ? 6 : 0;
+  return (sums + before + after) * static_cast<double>(m.hidden);
+}
+
 double qk_norm_numbers(config::Config const& config) {
   auto const& m = config.model;
   if (m.qk_norm == config::QkNorm::none) return 0;
@@ -63,7 +71,7 @@ double recompute_flops_per_token(config::Config const& config, layout::StageReco
     if (layer.attention || layer.full) sum += each_key * keys_per_query(config, first_layer + l, keys);
     if (!layer.full) continue;
     auto weights = weights_of_layer(config, first_layer + l) - (stage.keeps_sums ? out : 0);
-    if (stage.group_end(l) == l + 1) weights -= m.hidden * m.active_ffn(first_layer + l);
+    if (!stage.remakes_branches(l, m.norms_after())) weights -= m.hidden * m.active_ffn(first_layer + l);
     sum += 2.0 * static_cast<double>(weights);
   }
   return sum;

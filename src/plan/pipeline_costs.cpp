@@ -57,7 +57,7 @@ static void add_expert_waits(config::Config const& config, layout::StageMap cons
     cost.forward_wait += wait.forward;
     cost.input += wait.backward;
     cost.input_wait += wait.backward;
-    cost.recompute += remade_of_experts(recompute, static_cast<int>(l - range.begin), wait);
+    cost.recompute += remade_of_experts(recompute, static_cast<int>(l - range.begin), config.model.norms_after(), wait);
   }
 }
 

@@ -188,7 +188,10 @@ private:
     auto const batch = base_.batch.global;
     for (auto tp : sizes("parallel.tp", p.tp, ranks, m.heads)) {
       if (m.heads % tp != 0 || m.kv_heads % tp != 0) continue;
-      for (auto pp : sizes("parallel.pp", p.pp, ranks / tp, m.layers))
+      for (auto pp : sizes("parallel.pp", p.pp, ranks / tp, m.layers)) {
+        if (base_.pipeline.layer_split == config::LayerSplit::list &&
+            base_.pipeline.layers_per_stage.size() % static_cast<std::size_t>(pp) != 0)
+          continue;
         for (auto cp : sizes("parallel.cp", p.cp, ranks / tp / pp, free("parallel.cp") ? m.seq_len / 2048 + 1 : p.cp)) {
           auto const dp = ranks / tp / pp / cp;
           if (batch % dp != 0 || (!free("parallel.dp") && dp != p.dp) || 2 * cp > m.seq_len) continue;
@@ -200,6 +203,7 @@ private:
                   add_shards(tp, pp, cp, ep, dp, micro, line, r);
             }
         }
+      }
     }
     if (all_.empty())
       base::refuse(fmt::format("a number of ranks and a batch that some layout divides (batch.global = {}, {} layers, "
@@ -288,6 +292,7 @@ private:
     Config three = c;
     three.parallel.pp = static_cast<int>(std::min<std::int64_t>(3, c.model.layers));
     three.pipeline.schedule = "1f1b";
+    three.pipeline.layer_split = config::LayerSplit::even;  // a list is for another number of stages
     three.pipeline.virtual_stages = 0;
     auto const stages = layout::make_stage_map(three);
     int const middle = three.parallel.pp / 2;

@@ -234,12 +234,12 @@ double StepModel::attention_products(std::int64_t layer) const {
   return operations * (k_.flash ? 0.5 : 1.0) / rate;
 }
 
-/// Seconds of the forward kernels that wait for memory. Numbers read and written for each token: ten rows of the
-/// residual stream (norms, dropouts, sums), eight of attention's width, four of the MLP's.
+/// Seconds of the forward kernels that wait for memory. Numbers read and written for each token: the residual stream's,
+/// eight rows of attention's width, four of the MLP's.
 double StepModel::memory_traffic(std::int64_t layer) const {
   auto const& m = c_.model;
   auto const& p = c_.parallel;
-  double const stream = 10 * width_ / (p.sequence ? tp() : 1);
+  double const stream = stream_numbers(c_) / (p.sequence ? tp() : 1);
   double const attention = (8 * static_cast<double>(m.heads * m.head_dim()) + qk_norm_numbers(c_)) / tp();
   auto const top_k = static_cast<double>(m.moe.top_k);
   double mlp = static_cast<double>(m.ffn) / tp(), permute = 0;

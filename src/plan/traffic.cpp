@@ -22,12 +22,11 @@ struct Counts {
 };
 
 /// Collectives that a backward of a stage repeats because it recomputes layers.
-Counts remade(layout::StageRecompute const& r) {
+Counts remade(layout::StageRecompute const& r, bool norms_after) {
   Counts out;
   for (int l = 0; l < r.num_layers(); ++l) {
     if (!r.layer(l).full) continue;
-    bool const whole = r.group_end(l) != l + 1;  // the layer behind it needs its output
-    out.sums += whole ? 2 : r.keeps_sums ? 0 : 1;
+    out.sums += r.remakes_branches(l, norms_after) ? 2 : r.keeps_sums ? 0 : 1;
     out.gathers += 2;
     out.norms += 1;
     out.shares += r.input(l) == layout::KeptInput::shared ? 1 : 0;
@@ -62,7 +61,7 @@ TensorTraffic tensor_traffic(config::Config const& config, layout::StageMap cons
       all.norms += layers;
       auto const& r = activations[static_cast<std::size_t>(a.stage)].recompute;
       if (a.slot >= r.slots_kept) {
-        auto const more = remade(r);
+        auto const more = remade(r, config.model.norms_after());
         all.sums += more.sums;
         all.gathers += more.gathers;
         all.norms += more.norms;
@@ -147,9 +146,9 @@ ExpertTraffic expert_traffic(config::Config const& config) {
   return {counts + 2 * row + gates, 2 * row + gates, counts + row + gates, row};
 }
 
-double remade_of_experts(layout::StageRecompute const& recompute, int l, ExpertTraffic const& each) {
+double remade_of_experts(layout::StageRecompute const& recompute, int l, bool norms_after, ExpertTraffic const& each) {
   if (!recompute.layer(l).full) return 0;
-  return recompute.group_end(l) != l + 1 ? each.forward : each.again;  // the layer behind it needs its output
+  return recompute.remakes_branches(l, norms_after) ? each.forward : each.again;
 }
 
 double expert_traffic_per_step(config::Config const& config, layout::StageMap const& stages,
@@ -168,7 +167,8 @@ double expert_traffic_per_step(config::Config const& config, layout::StageMap co
         continue;
       }
       sum += each.backward;
-      if (a.slot >= r.slots_kept) sum += remade_of_experts(r, static_cast<int>(l - layers.begin), each);
+      if (a.slot >= r.slots_kept)
+        sum += remade_of_experts(r, static_cast<int>(l - layers.begin), config.model.norms_after(), each);
     }
   }
   return sum;

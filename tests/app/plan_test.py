@@ -87,6 +87,16 @@ class Plan(AppTest):
         self.assertEqual(run.code, 0, run.out + run.err)
         self.assertRegex(run.out, r"Layout chosen for 8 ranks of DGX H100 SuperPOD: tp 2, .*shard optimizer; predicted")
 
+    def test_a_list_of_stages_decides_their_number(self):
+        for ranks in (2, 4):
+            run = program.Run(0, ("--check", "model.preset=gpt2-tiny", "data.format=synthetic", f"--ranks={ranks}",
+                                  "batch.global=8", "parallel.layout=auto", "pipeline.layers_per_stage=[5, 3]",
+                                  f"plan.cluster={CLUSTERS / 'dgx-h100.toml'}"), self.folder)
+            self.addCleanup(run.kill)
+            run.finish()
+            self.assertEqual(run.code, 0, run.out + run.err)
+            self.assertRegex(run.out, f"Layout chosen for {ranks} ranks of DGX H100 SuperPOD: .*pp 2")
+
     def test_bad_choices(self):
         plain = [word for word in MODEL if not word.startswith("batch.global")]
         cluster = f"plan.cluster={CLUSTERS / 'dgx-h100.toml'}"

@@ -35,11 +35,16 @@ config::Model small_model(config::ModelFamily family) {
   m.norm = config::Norm::rmsnorm, m.position = config::Position::rope, m.activation = config::Activation::swiglu;
   m.bias = false, m.tied_embeddings = false, m.rope_scaling = config::RopeScaling::llama3;
   m.moe.ffn = m.ffn;
-  m.qkv_bias = family == config::ModelFamily::qwen2 || family == config::ModelFamily::qwen2_moe;
-  if (m.qkv_bias) m.head_size = 6;
   using config::ModelFamily;
+  m.qkv_bias = family == ModelFamily::qwen2 || family == ModelFamily::qwen2_moe || family == ModelFamily::glm4;
+  if (m.qkv_bias) m.head_size = 6;
+  if (family == ModelFamily::glm4) m.head_size = 8, m.rope_fraction = 0.5, m.rope_pairs = config::RopePairs::neighbours;
+  if (family == ModelFamily::granite) m.embedding_multiplier = 3.0, m.residual_multiplier = 0.5, m.logits_scaling = 2.0;
+  if (family == ModelFamily::mistral) m.window = {3};
+  if (family == ModelFamily::olmo3) m.window = {3, 0}, m.rope_scaling = config::RopeScaling::none;
   if (family == ModelFamily::smollm3) m.rope_layers = {1, 0};
   m.qk_norm = config::row_of(family).qk_norm;
+  m.norm_placement = config::row_of(family).norm_placement;
   if (!config::row_of(family).experts) return m;
   m.moe.experts = 3, m.moe.ffn = 6;
   if (family == config::ModelFamily::qwen2_moe) m.moe.first_dense = 1, m.moe.shared_ffn = 10, m.moe.shared_gate = true;
@@ -239,14 +244,13 @@ ModelMutation change_json(std::string const& path, char const* kind, Draw& draw)
 std::vector<GoodModel> make_good_models(std::string const& folder) {
   std::vector<GoodModel> out;
   using config::ModelFamily;
-  for (auto family :
-       {ModelFamily::gpt2, ModelFamily::llama, ModelFamily::mixtral, ModelFamily::qwen2, ModelFamily::qwen2_moe,
-        ModelFamily::qwen3, ModelFamily::qwen3_moe, ModelFamily::olmoe, ModelFamily::smollm3}) {
+  for (auto const& row : config::model_families()) {
+    auto const family = row.family;
     bool const gpt = family == ModelFamily::gpt2;
     config::Config c;
     c.model = small_model(family);
     auto const table = layout::make_param_table(c);
-    auto const layout = layout::hugging_face_layout(c.model, table);
+    auto const layout = layout::hugging_face_layout(config::family_of(c.model, family), c.model, table);
     GoodModel good;
     good.folder = (fs::path(folder) / to_string(family)).string();
     fs::create_directories(good.folder);
@@ -268,7 +272,7 @@ std::vector<GoodModel> make_good_models(std::string const& folder) {
       auto const name = fs::path(file).filename().string();
       name.ends_with(".json") ? good.index = name : good.weights.emplace_back(name);
     }
-    write((fs::path(good.folder) / "config.json").string(), config::write_hugging_face(c.model, "float32", -1));
+    write((fs::path(good.folder) / "config.json").string(), config::write_hugging_face(c.model, "float32", -1, family));
     out.push_back(std::move(good));
   }
   return out;

@@ -75,6 +75,35 @@ CASES = {
         vocab_size=256, hidden_size=16, intermediate_size=12, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=32, num_experts=6, num_experts_per_tok=3, rms_norm_eps=1e-5,
         tie_word_embeddings=True, pad_token_id=None, **TOKENS)),
+    "olmo2": (torch.float32, None, lambda: transformers.Olmo2Config(
+        vocab_size=256, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=32, rms_norm_eps=1e-6, tie_word_embeddings=True,
+        pad_token_id=None, **TOKENS)),
+    "olmo3": (torch.float32, None, lambda: transformers.Olmo3Config(
+        vocab_size=256, hidden_size=16, intermediate_size=24, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=4, max_position_embeddings=32, sliding_window=5, rms_norm_eps=1e-6,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"], tie_word_embeddings=True,
+        pad_token_id=None, **TOKENS)),
+    "granite": (torch.float32, None, lambda: transformers.GraniteConfig(
+        vocab_size=256, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=32, rms_norm_eps=1e-5, tie_word_embeddings=True,
+        embedding_multiplier=3.0, attention_multiplier=0.375, residual_multiplier=0.22, logits_scaling=1.7, **TOKENS)),
+    "phi3": (torch.float32, None, lambda: transformers.Phi3Config(
+        vocab_size=256, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=32, rms_norm_eps=1e-5, tie_word_embeddings=True,
+        sliding_window=9, pad_token_id=None, **TOKENS)),
+    "yarn": (torch.float32, None, lambda: transformers.Olmo3Config(
+        vocab_size=256, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=32, sliding_window=20, rms_norm_eps=1e-6,
+        layer_types=["full_attention", "sliding_attention"], tie_word_embeddings=True, pad_token_id=None,
+        rope_parameters={"full_attention": {"rope_type": "yarn", "rope_theta": 300.0, "factor": 4.0, "beta_fast": 2.0,
+                                            "beta_slow": 0.5, "original_max_position_embeddings": 8},
+                         "sliding_attention": {"rope_type": "default", "rope_theta": 300.0}}, **TOKENS)),
+    "glm4": (torch.float32, None, lambda: transformers.Glm4Config(
+        vocab_size=256, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, max_position_embeddings=32, rms_norm_eps=1e-6, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e3, "partial_rotary_factor": 0.5}, pad_token_id=None,
+        bos_token_id=None, eos_token_id=[255])),
     "smollm3": (torch.float32, None, lambda: transformers.SmolLM3Config(
         vocab_size=256, hidden_size=16, intermediate_size=24, num_hidden_layers=3, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=32, no_rope_layer_interval=2, rms_norm_eps=1e-6,

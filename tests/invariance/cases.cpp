@@ -40,7 +40,12 @@ std::vector<Model> models(int ranks) {
   qwen2.overrides.insert(qwen2.overrides.end(), {fmt::format("model.head_dim={}", head_dim + 2), "model.qkv_bias=true",
                                                  "model.rope_layers=[1, 0]", "model.qk_norm=head"});
   out.push_back(std::move(qwen2));
-  out[3].overrides.emplace_back("model.qk_norm=full");  // llama-untied
+  // Norms behind sub-layers, and on both sides with pairs of neighbours and multipliers.
+  out[3].overrides.insert(out[3].overrides.end(), {"model.qk_norm=full", "model.norm_placement=post"});  // llama-untied
+  out[2].overrides.insert(out[2].overrides.end(),
+                          {"model.norm_placement=sandwich", "model.rope_fraction=0.5", "model.rope_pairs=neighbours",
+                           "model.embedding_multiplier=3", "model.attention_multiplier=0.4",
+                           "model.residual_multiplier=0.5", "model.logits_scaling=1.5"});  // llama-tied
   return out;
 }
 

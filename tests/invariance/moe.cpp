@@ -54,10 +54,11 @@ std::vector<Case> cases() {
           {"gpt2", with({"model.preset=gpt2-tiny", "model.dropout=0.1", "model.moe.experts=4", "model.moe.top_k=1",
                          "model.moe.normalize=false", "model.moe.every=2", "model.moe.buffer_factor=1.0"})},
           {"global", with({"model.preset=llama-tiny", "model.moe.experts=4", "model.moe.aux_loss=global",
-                           "model.moe.aux_coefficient=0.1", "model.moe.ffn=16"})},
+                           "model.moe.aux_coefficient=0.1", "model.moe.ffn=16", "model.norm_placement=sandwich"})},
           {"capacity", with({"model.preset=llama-tiny", "model.moe.experts=4", "model.moe.capacity_factor=1.0",
                              "model.moe.ffn=16", "context.order=contiguous"})},
-          {"all", with({"model.preset=llama-tiny", "model.moe.experts=4", "model.moe.top_k=4", "model.moe.ffn=16"})}};
+          {"all", with({"model.preset=llama-tiny", "model.moe.experts=4", "model.moe.top_k=4", "model.moe.ffn=16",
+                        "model.norm_placement=post"})}};
 }
 
 config::Config make_config(Options const& o, Words const& model, Words const& layout, int ranks) {

@@ -89,6 +89,7 @@ Config make_config(bool llama, Mesh mesh, int microbatches, std::vector<std::str
                             "batch.micro=1",
                             "run.precision=fp64",
                             llama ? "model.dropout=0" : "model.dropout=0.1",
+                            llama ? "model.norm_placement=post" : "model.norm_placement=pre",
                             "optimizer.lr=1e-2",
                             "optimizer.warmup_steps=0",
                             "run.eval_batches=0",

@@ -73,9 +73,11 @@ int run(test::Options const& o) {
   auto world = comm::Communicator::world();
   test::Tally tally(world.size(), o);
   std::size_t turn = 0;
-  for (Words const& model : {Words{"model.preset=gpt2-tiny", "model.dropout=0.1"},
-                             Words{"model.preset=llama-tiny", "model.kv_heads=4", "model.ffn=48"},
-                             Words{"model.preset=gpt2-tiny", "model.tied_embeddings=false"}}) {
+  for (Words const& model :
+       {Words{"model.preset=gpt2-tiny", "model.dropout=0.1"},
+        Words{"model.preset=llama-tiny", "model.kv_heads=4", "model.ffn=48", "model.embedding_multiplier=3",
+              "model.logits_scaling=1.5", "model.norm_placement=sandwich"},
+        Words{"model.preset=gpt2-tiny", "model.tied_embeddings=false"}}) {
     auto const reference =
         test::train(make_config(model, {}, 1), comm::Communicator::self(), steps, test::Also::evaluation);
     for (auto layout : layouts(world.size(), o.full, turn += 5)) {

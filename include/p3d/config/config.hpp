@@ -8,6 +8,7 @@
 #include <p3d/base/all_reduce.hpp>
 #include <p3d/config/axes.hpp>
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -29,9 +30,16 @@ constexpr auto enum_names(Activation) { return std::array{"gelu", "swiglu"}; }
 /// The RMS norm of queries and keys: none, one for each head, or one for all heads of a token.
 enum class QkNorm { none, head, full };
 constexpr auto enum_names(QkNorm) { return std::array{"none", "head", "full"}; }
+/// The dimensions of a head that form a pair (kernels/rope.hpp).
+enum class RopePairs { halves, neighbours };
+constexpr auto enum_names(RopePairs) { return std::array{"halves", "neighbours"}; }
+/// The places of a layer's norms: in front of each sub-layer (GPT-2, Llama), behind it before its branch is added
+/// (OLMo 2, arXiv 2501.00656, section 3), or at both places (Gemma 2; "peri-LN", arXiv 2502.02732).
+enum class NormPlacement { pre, post, sandwich };
+constexpr auto enum_names(NormPlacement) { return std::array{"pre", "post", "sandwich"}; }
 /// How the rotary frequencies are stretched beyond the length that a model was first trained on.
-enum class RopeScaling { none, linear, llama3 };
-constexpr auto enum_names(RopeScaling) { return std::array{"none", "linear", "llama3"}; }
+enum class RopeScaling { none, linear, llama3, yarn };
+constexpr auto enum_names(RopeScaling) { return std::array{"none", "linear", "llama3", "yarn"}; }
 /// The kinds of training data; synthetic ones are made up without a file.
 enum class DataFormat { text, megatron, llmc, npy, synthetic };
 constexpr auto enum_names(DataFormat) { return std::array{"text", "megatron", "llmc", "npy", "synthetic"}; }
@@ -174,13 +182,26 @@ struct Model {
   bool tied_embeddings = true;
   double dropout = 0.0;  ///< probability; on the embedding, the attention probabilities and both residual branches
   double rope_theta = 10000.0;
+  double rope_fraction = 1.0;  ///< of a head's dimensions, from the first on, that rotate
+  RopePairs rope_pairs = RopePairs::halves;
   RopeScaling rope_scaling = RopeScaling::none;
-  double rope_scaling_factor = 1.0;           ///< used by linear and llama3: frequencies are divided by it
+  double rope_scaling_factor = 1.0;           ///< slow frequencies, or all of them, are divided by it
   double rope_low_freq_factor = 1.0;          ///< llama3: slower frequencies are divided by the factor
   double rope_high_freq_factor = 4.0;         ///< llama3: faster frequencies keep their value
-  std::int64_t rope_original_seq_len = 8192;  ///< llama3: tokens in a sequence of the first training
+  std::int64_t rope_original_seq_len = 8192;  ///< llama3, yarn: tokens in a sequence of the first training
+  double rope_beta_fast = 32.0;               ///< yarn: frequencies that turn more often keep their value
+  double rope_beta_slow = 1.0;                ///< yarn: frequencies that turn less often are divided by the factor
+  double rope_attention_factor = 0.0;         ///< yarn: of rotated queries and keys; 0: 0.1 ln(factor) + 1
+  bool rope_truncate = true;                  ///< yarn: the two bounds are whole numbers of pairs
+  /// 1: the frequencies of a layer are scaled; 0: they are not. It is a list as `window` is. Empty: all layers.
+  std::vector<std::int64_t> rope_scaling_layers;
   double norm_eps = 1e-5;
-  QkNorm qk_norm = QkNorm::none;  ///< kernels/qk_norm.hpp; before the rotation
+  NormPlacement norm_placement = NormPlacement::pre;
+  QkNorm qk_norm = QkNorm::none;      ///< kernels/qk_norm.hpp; before the rotation
+  double embedding_multiplier = 1.0;  ///< the embedding of a token is multiplied by it
+  double attention_multiplier = 0.0;  ///< the scores of attention are multiplied by it; 0: 1 / sqrt(head_dim)
+  double residual_multiplier = 1.0;   ///< a branch is multiplied by it before it is added to the residual stream
+  double logits_scaling = 1.0;        ///< the logits are divided by it
   /// Number of tokens that a query sees, itself included; 0: all before it. One number for each layer; a list that is
   /// shorter than the model begins anew where it ends. Empty: no layer has a window.
   std::vector<std::int64_t> window;
@@ -202,6 +223,15 @@ struct Model {
     return has_experts(layer) ? moe.top_k * moe.ffn + moe.shared_ffn : ffn;
   }
   std::int64_t head_dim() const { return head_size > 0 ? head_size : hidden / heads; }
+  /// The number of a head's dimensions that rotate.
+  std::int64_t rotary_dim() const { return static_cast<std::int64_t>(static_cast<double>(head_dim()) * rope_fraction); }
+  double attention_scale() const {
+    return attention_multiplier > 0 ? attention_multiplier : 1.0 / std::sqrt(static_cast<double>(head_dim()));
+  }
+  /// True when there is a norm in front of each sub-layer.
+  bool norms_before() const { return norm_placement != NormPlacement::post; }
+  /// True when there is a norm behind each sub-layer.
+  bool norms_after() const { return norm_placement != NormPlacement::pre; }
   /// True when the linear of q, k and v has a bias.
   bool has_qkv_bias() const { return bias || qkv_bias; }
   /// True when the activation function multiplies by a gate, which has a matrix of its own.
@@ -212,6 +242,10 @@ struct Model {
   std::int64_t window_of(std::int64_t layer) const { return of_layer(window, layer, 0); }
   /// True when a layer rotates queries and keys.
   bool rotates(std::int64_t layer) const { return position == Position::rope && of_layer(rope_layers, layer, 1) != 0; }
+  /// True when a layer's rotary frequencies are scaled.
+  bool scales_rope(std::int64_t layer) const {
+    return rope_scaling != RopeScaling::none && of_layer(rope_scaling_layers, layer, 1) != 0;
+  }
   /// A layer's entry of a list that begins anew where it ends; `usual` where the list is empty.
   static std::int64_t of_layer(std::vector<std::int64_t> const& list, std::int64_t layer, std::int64_t usual) {
     return list.empty() ? usual : list[static_cast<std::size_t>(layer) % list.size()];

@@ -6,6 +6,7 @@
 
 #include <p3d/config/config.hpp>
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,11 +15,27 @@
 namespace p3d::config {
 
 /// The families of models that p3d shares with transformers.
-enum class ModelFamily { gpt2, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, olmoe, smollm3 };
+enum class ModelFamily {
+  gpt2,
+  llama,
+  mistral,
+  mixtral,
+  qwen2,
+  qwen2_moe,
+  qwen3,
+  qwen3_moe,
+  olmo2,
+  olmo3,
+  olmoe,
+  granite,
+  glm4,
+  phi3,
+  smollm3
+};
 /// Names as model_type says them.
 constexpr auto enum_names(ModelFamily) {
-  return std::array{"gpt2",      "llama", "mistral",   "mixtral", "qwen2",
-                    "qwen2_moe", "qwen3", "qwen3_moe", "olmoe",   "smollm3"};
+  return std::array{"gpt2",  "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3",  "qwen3_moe",
+                    "olmo2", "olmo3", "olmoe",   "granite", "glm4",  "phi3",      "smollm3"};
 }
 
 /// A family in words, and what all its models have.
@@ -29,6 +46,7 @@ struct ModelFamilyRow {
   char const* form;          ///< the keys of [model] that make a model one of the family
   bool experts = false;      ///< some layers have experts
   QkNorm qk_norm = QkNorm::none;
+  NormPlacement norm_placement = NormPlacement::pre;
 };
 /// All families, in the order of the enumeration.
 std::span<ModelFamilyRow const> model_families();
@@ -48,15 +66,20 @@ HuggingFaceModel read_hugging_face(std::string_view json, std::string const& pat
 /// Reads FOLDER/config.json, of at most 1 MiB.
 HuggingFaceModel read_hugging_face_folder(std::string const& folder);
 
-/// The family whose architecture the model has: qwen3 where heads have norms of queries and keys, mistral where a Llama
-/// without biases has one window for all layers, qwen2 where q, k and v alone have biases, smollm3 where a layer does
-/// not rotate; with experts qwen3_moe or olmoe where there are norms of heads or of all heads, qwen2_moe where some are
-/// shared, else mixtral. Throws base::Error (bad_input) that names the keys of [model] that no family has.
-ModelFamily family_of(Model const& model);
+/// The family whose architecture the model has. Two families may have one architecture and name tensors differently
+/// (llama and phi3): `origin`, the family that the model began in, is taken where the model is one of it. Without it:
+/// glm4 where norms stand at both places, olmo2 or olmo3 (with windows) where they stand behind sub-layers, granite
+/// where there is a multiplier, qwen3 where heads have norms of queries and keys, phi3 where a part of a head rotates,
+/// mistral where a Llama without biases has one window for all layers, qwen2 where q, k and v alone have biases,
+/// smollm3 where a layer does not rotate; with experts qwen3_moe or olmoe where there are norms of heads or of all
+/// heads, qwen2_moe where some are shared, else mixtral. Throws base::Error (bad_input) that names the keys of [model]
+/// that no family has.
+ModelFamily family_of(Model const& model, std::optional<ModelFamily> origin = {});
 
-/// The text of a config.json of the model. `dtype` is the type of the weights as torch names it ("float32").
-/// `eos_token` -1: null.
-std::string write_hugging_face(Model const& model, std::string_view dtype, std::int64_t eos_token);
+/// The text of a config.json of the model, as family_of(model, origin). `dtype` is the type of the weights as torch
+/// names it ("float32"). `eos_token` -1: null.
+std::string write_hugging_face(Model const& model, std::string_view dtype, std::int64_t eos_token,
+                               std::optional<ModelFamily> origin = {});
 
 /// The result of update_hugging_face().
 struct UpdatedConfig {

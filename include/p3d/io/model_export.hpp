@@ -2,12 +2,13 @@
 #pragma once
 // Export of a checkpoint's parameters as a model in Hugging Face form.
 
-#include <p3d/config/config.hpp>
+#include <p3d/config/hugging_face.hpp>
 #include <p3d/io/checkpoint.hpp>
 #include <p3d/io/model_files.hpp>
 #include <p3d/io/safetensors.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,8 @@ struct ExportOptions {
   /// Files that rank 0 writes beside the weights; their names satisfy base::is_file_name. Without a config.json among
   /// them, one is made from the model.
   ModelFiles files = {};
+  /// The family that the model began in (config::family_of), the same on all ranks.
+  std::optional<config::ModelFamily> family = {};
 };
 
 /// The name that config.json gives to a type of weights, for example "bfloat16".

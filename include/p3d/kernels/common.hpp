@@ -40,23 +40,32 @@ bool have_device_form();
 /// Says whether a kernel overwrites its result or adds to what is there (gradients add over microbatches and branches).
 enum class Store { overwrite, add };
 
-/// Dropout at one site. An element is kept when random_word(key, stream, index) >= threshold and is then scaled by
+/// Dropout at one site. An element is kept when random_word(key, stream, index) >= threshold and is then multiplied by
 /// `scale`. `stream` is the global sample number. `index` is the element's global number within that sample at that
 /// site (hidden sites: position * hidden + column; attention: (head * seq + query) * seq + key), so no layout changes a
 /// mask.
 struct Dropout {
   base::RandomKey key{};
   std::uint32_t threshold = 0;  ///< rate * 2^32, rounded; 0: no dropout
-  double scale = 1.0;           ///< 1 / (1 - rate)
+  double scale = 1.0;           ///< multiplier / (1 - rate)
+  double multiplier = 1.0;      ///< of what passes the site, with and without dropout; 1 in attention
   /// Attention numbers a sample's probabilities as if the sample had this many tokens, so that a mask does not depend
   /// on the length to which a sample is padded. With 0 it takes the tokens that the sample has.
   std::int64_t sample_tokens = 0;
   /// True when elements are dropped at all.
   KOKKOS_FUNCTION bool active() const { return threshold != 0; }
+  /// True when elements are dropped or multiplied.
+  KOKKOS_FUNCTION bool changes() const { return active() || scale != 1.0; }
+  /// The site without dropout: its multiplier alone.
+  Dropout off() const {
+    Dropout out;
+    out.scale = out.multiplier = multiplier;
+    return out;
+  }
 };
 /// The dropout of a site with a rate in [0, 1); `site` names the site in the random key. Throws base::Error for other
 /// rates.
-Dropout make_dropout(double rate, std::uint64_t seed, std::string_view site);
+Dropout make_dropout(double rate, std::uint64_t seed, std::string_view site, double multiplier = 1.0);
 
 /// The tokens that the rows of an activation matrix belong to: first_row + row = sample * seq_len + place. The matrix
 /// has all rows of the samples or, where a kernel allows it, some consecutive ones.

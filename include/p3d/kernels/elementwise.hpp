@@ -41,7 +41,7 @@ void swiglu_backward(ExecSpace const& exec, View2<S const> gate_up, View2<S cons
 template <class S>
 void residual_forward(ExecSpace const& exec, TokenRows rows, View2<S const> x, View2<S const> branch,
                       View1<S const> bias, Dropout const& dropout, View2<S> y);
-/// dbranch = dropout mask * scale * dy (the gradient of x is dy itself); dbranch may be dy. The rows are as in
+/// dbranch = dropout mask * Dropout::scale * dy (the gradient of x is dy itself); dbranch may be dy. The rows are as in
 /// residual_forward.
 template <class S>
 void residual_backward(ExecSpace const& exec, TokenRows rows, View2<S const> dy, Dropout const& dropout,
@@ -50,6 +50,9 @@ void residual_backward(ExecSpace const& exec, TokenRows rows, View2<S const> dy,
 /// residual_forward.
 template <class S>
 void dropout_in_place(ExecSpace const& exec, TokenRows rows, Dropout const& dropout, View2<S> x);
+/// y = factor x; y may be x, and then a factor of 1 launches nothing.
+template <class S>
+void multiply(ExecSpace const& exec, double factor, View2<S const> x, View2<S> y);
 
 /// a = b = a + b, for two shards of one gradient (tied embeddings) of the same shape. Reads 2 and writes 2 numbers per
 /// element.

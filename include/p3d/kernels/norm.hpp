@@ -13,7 +13,8 @@
 namespace p3d::kernels {
 
 /// The residual sum that a norm reads, x + dropout(branch + bias), as residual_forward (elementwise.hpp) computes it.
-/// With an empty branch the sum is not computed: the norm reads a matrix that is there already.
+/// An empty x stands for zeros. With an empty branch the sum is not computed: the norm reads a matrix that is there
+/// already.
 template <class S>
 struct ResidualSum {
   TokenRows rows{};
@@ -39,11 +40,12 @@ struct NormBranches {
 template <class S>
 void layernorm_forward(ExecSpace const& exec, View2<S const> x, View1<S const> weight, View1<S const> bias, double eps,
                        View2<S> y, View1<Acc<S>> mean, View1<Acc<S>> rstd);
-/// layernorm_forward of a residual sum, which is computed and stored to x first.
+/// layernorm_forward of a residual sum, which is computed and stored to x first; y may be the sum's branch.
 template <class S>
 void layernorm_forward(ExecSpace const& exec, ResidualSum<S> const& sum, View2<S> x, View1<S const> weight,
                        View1<S const> bias, double eps, View2<S> y, View1<Acc<S>> mean, View1<Acc<S>> rstd);
-/// The backward pass of the layer norm: dx (+)= input gradient; dweight and dbias are added to (dbias may be empty).
+/// The backward pass of the layer norm: dx (+)= input gradient, where dx that is overwritten may be x; dweight and
+/// dbias are added to (dbias may be empty).
 template <class S, class G = Acc<S>>
 void layernorm_backward(ExecSpace const& exec, View2<S const> dy, View2<S const> x, View1<S const> weight,
                         View1<Acc<S> const> mean, View1<Acc<S> const> rstd, Store store, View2<S> dx,
@@ -61,11 +63,12 @@ void layernorm_backward(ExecSpace const& exec, View2<S const> dy, View2<S const>
 template <class S>
 void rmsnorm_forward(ExecSpace const& exec, View2<S const> x, View1<S const> weight, double eps, View2<S> y,
                      View1<Acc<S>> rrms);
-/// rmsnorm_forward of a residual sum, which is computed and stored to x first.
+/// rmsnorm_forward of a residual sum, which is computed and stored to x first; y may be the sum's branch.
 template <class S>
 void rmsnorm_forward(ExecSpace const& exec, ResidualSum<S> const& sum, View2<S> x, View1<S const> weight, double eps,
                      View2<S> y, View1<Acc<S>> rrms);
-/// The backward pass of the RMS norm: dx (+)= input gradient; dweight is added to.
+/// The backward pass of the RMS norm: dx (+)= input gradient, where dx that is overwritten may be x; dweight is added
+/// to.
 template <class S, class G = Acc<S>>
 void rmsnorm_backward(ExecSpace const& exec, View2<S const> dy, View2<S const> x, View1<S const> weight,
                       View1<Acc<S> const> rrms, Store store, View2<S> dx, Given<View1<G>> dweight);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Rotary position embedding (Su et al., arXiv 2104.09864), in the half-split convention of Llama in Hugging Face form:
-// dimension i pairs with i + head_dim / 2, angle = position * frequency[i] (layout/rope.hpp).
+// Rotary position embedding (Su et al., arXiv 2104.09864): pairs of dimensions of a head turn by the angle position *
+// frequency[i] (layout/rope.hpp).
 
 #include <p3d/kernels/common.hpp>
 
@@ -10,11 +10,23 @@ namespace p3d::kernels {
 /// Direction of the rotation: forward, or its transpose for the backward pass.
 enum class Rotation { forward, backward };
 
-/// Rotates the first `heads` * head_dim columns of x [rows, *] in place. Queries and keys lie before the values, so one
-/// call with heads = query heads + kv heads serves both. frequencies is [head_dim / 2], in radians per position. Angles
-/// are computed in double; their sine and cosine are rounded to Acc<S>.
+/// The dimensions that pair i consists of, where r dimensions of a head rotate: i and i + r / 2 (Llama in Hugging Face
+/// form), or the neighbours 2 i and 2 i + 1 (the paper, GLM-4).
+enum class RopePairs { halves, neighbours };
+
+/// The heads that rotate.
+struct RopeShape {
+  std::int64_t heads = 0, head_dim = 0;
+  RopePairs pairs = RopePairs::halves;
+  double factor = 1.0;  ///< rotated dimensions are multiplied by it
+};
+
+/// Rotates the first heads * head_dim columns of x [rows, *] in place. Queries and keys lie before the values, so one
+/// call with heads = query heads + kv heads serves both. frequencies is [r / 2], in radians per position: the first r
+/// dimensions of a head rotate, r <= head_dim. Angles are computed in double; their sine and cosine are rounded to
+/// Acc<S>.
 template <class S>
-void rope(ExecSpace const& exec, TokenRows const& rows, std::int64_t heads, std::int64_t head_dim,
-          View1<double const> frequencies, Rotation rotation, View2<S> x);
+void rope(ExecSpace const& exec, TokenRows const& rows, RopeShape const& shape, View1<double const> frequencies,
+          Rotation rotation, View2<S> x);
 
 }  // namespace p3d::kernels

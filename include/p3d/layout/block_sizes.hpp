@@ -49,6 +49,8 @@ struct BlockSizes {
   std::int64_t ffn = 0;  ///< local width of the MLP; in a layer with experts the width of shared ones, or 0
   bool gated = false;    ///< SwiGLU: the up projection is (gate | up), 2 ffn wide
   bool layernorm = true;
+  bool norms_before = true;       ///< there is a norm in front of each sub-layer
+  bool norms_after = false;       ///< there is a norm behind each sub-layer
   std::int64_t qkv_elements = 0;  ///< a layer's qkv: N qkv(), or more where an all-to-all exchanges it
   std::int64_t lse_elements = 0;  ///< a layer's log-sum-exp
   AttentionSizes attention;       ///< sizes of the scratch of attention, for the longest samples
@@ -62,6 +64,9 @@ struct BlockSizes {
   std::int64_t qkv() const { return (heads + 2 * kv_heads) * head_dim; }
   /// Columns of queries and keys before their norm.
   std::int64_t qk() const { return qk_norms > 0 ? (heads + kv_heads) * head_dim : 0; }
+  /// Columns of a norm's output in front of a sub-layer, and of a branch before the norm behind one; 0: no such norm.
+  std::int64_t normed() const { return norms_before ? hidden : 0; }
+  std::int64_t branch() const { return norms_after ? hidden : 0; }
   std::int64_t up() const { return gated ? 2 * ffn : ffn; }
   std::int64_t expert_up() const { return gated ? 2 * moe.ffn : moe.ffn; }
 };

@@ -26,20 +26,34 @@
 
 /// Written by forward for backward. The input and the output of a layer are rows of the stage.
 #define P3D_LAYER_BUFFERS(ROW)                                                                                      \
-  ROW(layer, norm1_y, matrix, storage, rows(s, s.hidden), norm, "output of the first norm")                         \
-  ROW(layer, norm1_mean, vector, sums, rows(s, s.layernorm ? 1 : 0), statistics, "means of the first norm")         \
-  ROW(layer, norm1_scale, vector, sums, rows(s, 1), statistics, "1 / deviation of the first norm")                  \
+  ROW(layer, norm1_y, matrix, storage, rows(s, s.normed()), norm, "output of the first norm")                       \
+  ROW(layer, norm1_mean, vector, sums, rows(s, s.norms_before&& s.layernorm ? 1 : 0), statistics,                   \
+      "means of the first norm")                                                                                    \
+  ROW(layer, norm1_scale, vector, sums, rows(s, s.norms_before ? 1 : 0), statistics,                                \
+      "1 / deviation of the first norm")                                                                            \
   ROW(layer, qkv, matrix, storage, exchanged_qkv(s), layer, "queries, keys and values behind norm and rotation")    \
   ROW(layer, qk, matrix, storage, tokens(s, s.qk()), statistics, "queries and keys before their norm")              \
   ROW(layer, qk_scale, matrix, sums, tokens(s, s.qk_norms), statistics, "1 / root mean square of queries and keys") \
   ROW(layer, heads, matrix, storage, tokens(s, s.heads* s.head_dim), attention, "output of attention")              \
   ROW(layer, lse, vector, sums, fixed(s.lse_elements, 1), attention_sums, "log-sum-exp of attention's scores")      \
+  ROW(layer, branch1, matrix, storage, rows(s, s.branch()), branch_sum, "attention branch before its norm")         \
+  ROW(layer, post_norm1_mean, vector, sums, rows(s, s.norms_after&& s.layernorm ? 1 : 0), branch_sum,               \
+      "means of the attention branch")                                                                              \
+  ROW(layer, post_norm1_scale, vector, sums, rows(s, s.norms_after ? 1 : 0), branch_sum,                            \
+      "1 / deviation of the attention branch")                                                                      \
   ROW(layer, mid, matrix, storage, rows(s, s.hidden), branch_sum, "sum of input and attention branch")              \
-  ROW(layer, norm2_y, matrix, storage, rows(s, s.hidden), norm, "output of the second norm")                        \
-  ROW(layer, norm2_mean, vector, sums, rows(s, s.layernorm ? 1 : 0), statistics, "means of the second norm")        \
-  ROW(layer, norm2_scale, vector, sums, rows(s, 1), statistics, "1 / deviation of the second norm")                 \
+  ROW(layer, norm2_y, matrix, storage, rows(s, s.normed()), norm, "output of the second norm")                      \
+  ROW(layer, norm2_mean, vector, sums, rows(s, s.norms_before&& s.layernorm ? 1 : 0), statistics,                   \
+      "means of the second norm")                                                                                   \
+  ROW(layer, norm2_scale, vector, sums, rows(s, s.norms_before ? 1 : 0), statistics,                                \
+      "1 / deviation of the second norm")                                                                           \
   ROW(layer, up, matrix, storage, tokens(s, s.up()), layer, "input of the activation function")                     \
-  ROW(layer, act, matrix, storage, tokens(s, s.ffn), activation, "output of the activation function")
+  ROW(layer, act, matrix, storage, tokens(s, s.ffn), activation, "output of the activation function")               \
+  ROW(layer, branch2, matrix, storage, rows(s, s.branch()), branch_sum, "feed-forward branch before its norm")      \
+  ROW(layer, post_norm2_mean, vector, sums, rows(s, s.norms_after&& s.layernorm ? 1 : 0), branch_sum,               \
+      "means of the feed-forward branch")                                                                           \
+  ROW(layer, post_norm2_scale, vector, sums, rows(s, s.norms_after ? 1 : 0), branch_sum,                            \
+      "1 / deviation of the feed-forward branch")
 
 /// Written by forward for backward in a layer with routed experts.
 #define P3D_EXPERT_BUFFERS(ROW)                                                                                       \
@@ -223,11 +237,12 @@ enum class BufferClass : std::uint8_t {
   activation,      ///< kept, unless memory.recompute lists "activation"
   layer,           ///< kept, unless the whole layer is recomputed
   statistics,      ///< kept as class layer is; the weight part of a split backward does not read it
-  branch_sum,      ///< kept as class layer is, and also where memory.recompute_communication is false
-  stage,           ///< kept, for every microbatch in flight; of a layer's inputs those that KeptInput says
-  message,         ///< filled and read by messages, for every microbatch in flight
-  vocabulary,      ///< used by the exchanges of a vocabulary that is divided over the pipeline
-  scratch          ///< used within one action
+  branch_sum,  ///< results of sums over tp: kept as class layer is, and also where memory.recompute_communication is
+               ///< false
+  stage,       ///< kept, for every microbatch in flight; of a layer's inputs those that KeptInput says
+  message,     ///< filled and read by messages, for every microbatch in flight
+  vocabulary,  ///< used by the exchanges of a vocabulary that is divided over the pipeline
+  scratch      ///< used within one action
 };
 
 /// A row of the table, but for its shape.

@@ -48,8 +48,8 @@ struct HuggingFaceLayout {
   std::vector<HuggingFacePlace> places;    ///< one for each row of the table
 };
 
-/// The layout of a model. Throws base::Error (bad_input) for a model of no family (config::family_of).
-HuggingFaceLayout hugging_face_layout(config::Model const& model, ParamTable const& table);
+/// The layout of a model of a family (config::family_of).
+HuggingFaceLayout hugging_face_layout(config::ModelFamily family, config::Model const& model, ParamTable const& table);
 
 /// True for the name of a constant that older versions saved and that no model reads (causal masks, rotary
 /// frequencies).

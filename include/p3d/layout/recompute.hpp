@@ -49,6 +49,9 @@ struct StageRecompute {
   int group_end(int l) const;
   /// The number of layers of the largest group of full layers; 0: no layer is full.
   int largest_group() const;
+  /// True when full layer l is recomputed to the end: the layer behind it needs its output, or norms behind its
+  /// sub-layers (model.norm_placement) need their branches.
+  bool remakes_branches(int l, bool norms_after) const { return group_end(l) != l + 1 || (norms_after && !keeps_sums); }
   /// How the input of layer l is kept; l = num_layers() is the stage's output, which is whole.
   KeptInput input(int l) const;
   bool operator==(StageRecompute const&) const = default;

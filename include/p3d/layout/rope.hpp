@@ -9,14 +9,20 @@
 
 namespace p3d::layout {
 
-/// The frequencies, in radians per token, of the head_dim() / 2 pairs: theta^(-2 i / head_dim), stretched as
+/// The frequencies, in radians per token, of the rotary_dim() / 2 pairs: theta^(-2 i / rotary_dim), stretched as
 /// model.rope_scaling says for positions beyond those of the first training.
 ///   linear  each divided by rope_scaling_factor (positions are interpolated: Chen et al., arXiv 2306.15595)
 ///   llama3  with rotations r = rope_original_seq_len * frequency / (2 pi) over the original length: below
 ///           rope_low_freq_factor divided by rope_scaling_factor, above rope_high_freq_factor left, and between them a
 ///           mean of both that is linear in r (Llama 3.1, Dubey et al., arXiv 2407.21783; the same as "llama3" of
 ///           Hugging Face transformers, modeling_rope_utils)
-/// Empty for a model without rotary positions.
-std::vector<double> rope_frequencies(config::Model const& model);
+///   yarn    as llama3, but the mean is linear in the number i of the pair, between the pairs that make rope_beta_fast
+///           and rope_beta_slow turns (Peng et al., arXiv 2309.00071, section 3.2, in the form of transformers)
+/// `layer`: one whose entry of rope_scaling_layers is 0 has plain frequencies. Empty for a model without rotary
+/// positions.
+std::vector<double> rope_frequencies(config::Model const& model, std::int64_t layer = 0);
+
+/// The factor of a layer's rotated queries and keys: YaRN's (arXiv 2309.00071, section 3.4), else 1.
+double rope_factor(config::Model const& model, std::int64_t layer = 0);
 
 }  // namespace p3d::layout

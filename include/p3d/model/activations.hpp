@@ -54,6 +54,7 @@ struct MoeActivations {
 
 /// The buffers that forward leaves for backward. The layer's input and output are the stage's.
 ///   norm1_y, norm2_y, mid          [n, hidden]
+///   branch1, branch2               [n, hidden], with bias, where a norm follows; then their gradients
 ///   qkv                            [N, qkv], after norm and rotary embedding; then as attention keeps it
 ///   qk, qk_scale                   [N, (heads + kv_heads) head_dim], [N, norms]: kernels/qk_norm.hpp
 ///   heads, up, act                 [N, heads head_dim], [N, up], [N, ffn]
@@ -66,6 +67,9 @@ struct BlockActivations {
 
   NormActivations<P> norm1() const { return {norm1_y, norm1_mean, norm1_scale}; }
   NormActivations<P> norm2() const { return {norm2_y, norm2_mean, norm2_scale}; }
+  /// The statistics of the norms behind the branches, whose outputs are not kept.
+  NormActivations<P> post_norm1() const { return {{}, post_norm1_mean, post_norm1_scale}; }
+  NormActivations<P> post_norm2() const { return {{}, post_norm2_mean, post_norm2_scale}; }
   /// Sets the view of a buffer of the layer.
   void bind(parallel::TakenMemory const& memory) {
     parallel::bind(*this, memory);

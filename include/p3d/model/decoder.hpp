@@ -30,6 +30,7 @@ template <class P>
 class DecoderScratch {
 public:
   using S = typename P::Storage;
+  using A = typename P::Accumulate;
   /// `experts` is the group with which layers exchange rows, or null; it must outlive this object.
   DecoderScratch(config::Config const& config, std::int64_t most_rows, parallel::ExpertParallel* experts = nullptr);
   /// Copies the rows' numbers to the device and makes all views for so many rows.
@@ -40,6 +41,7 @@ public:
   View1<int const> tokens() const { return tokens_; }
   kernels::TokenRows const& rows() const { return rows_; }
   kernels::CachedTexts const& texts() const { return texts_; }
+  NormActivations<P> const& final_norm() const { return final_norm_; }
   BlockActivations<P>& saved() { return saved_; }
   BlockScratch<P>& block() { return block_; }
 
@@ -59,6 +61,7 @@ private:
   View1<int> tokens_, of_text_, positions_;
   kernels::TokenRows rows_;
   kernels::CachedTexts texts_;
+  NormActivations<P> final_norm_;
   BlockActivations<P> saved_;
   BlockScratch<P> block_;
 };
@@ -96,6 +99,7 @@ private:
   DecoderScratch<P>* scratch_;
   std::vector<TransformerBlock<P>> blocks_;
   NormLayer<P> final_norm_;
+  double embedding_multiplier_, logits_scaling_;
   parallel::VocabShard vocab_;
   std::int64_t cache_rows_, cache_columns_;
   device::Owned1<S> caches_;  ///< keys, then values, of layer after layer

@@ -30,8 +30,9 @@ struct MoeWeights {
 /// are gate and up. Biases may be empty.
 template <class P>
 struct BlockWeights {
-  NormWeights<P> norm1, norm2;
-  Vector<P> q_norm, k_norm;  ///< norms of queries and keys (kernels::QkNormVectors), or empty
+  NormWeights<P> norm1, norm2;            ///< in front of the sub-layers, or empty
+  NormWeights<P> post_norm1, post_norm2;  ///< behind them, or empty
+  Vector<P> q_norm, k_norm;               ///< norms of queries and keys (kernels::QkNormVectors), or empty
   Matrix<P> qkv, attn_out, up, down;
   Vector<P> qkv_bias, attn_out_bias, up_bias, down_bias;
   MoeWeights<P> moe;  ///< routed experts; then `up` and `down` are those of shared experts, or empty

@@ -27,6 +27,8 @@ std::int64_t weights_of_layer(config::Config const& config, std::int64_t layer);
 /// Parameters that a token meets: all but those of the experts that it is not sent to.
 std::int64_t active_parameters(config::Config const& config, layout::ParamTable const& table);
 
+/// Numbers of the residual stream that a layer's forward reads and writes for each token: norms, dropouts and sums.
+double stream_numbers(config::Config const& config);
 /// Numbers that the norm of a layer's queries and keys reads and writes for each token, with the copy for backward.
 double qk_norm_numbers(config::Config const& config);
 
@@ -47,8 +49,9 @@ double flops_per_token(config::Config const& config);
 double model_flops_per_step(config::Config const& config);
 
 /// Operations per token that recomputation adds to a backward pass of a stage whose first layer is `first_layer` of the
-/// model. A full layer's forward is recomputed without the matrix behind the activation function (its result is needed
-/// only inside a group of layers), and without the one behind attention where the sum behind that is kept.
+/// model. A full layer's forward is recomputed without the matrix behind the activation function, unless its result
+/// is needed (StageRecompute::remakes_branches), and without the one behind attention where the sum behind that is
+/// kept.
 double recompute_flops_per_token(config::Config const& config, layout::StageRecompute const& stage,
                                  std::int64_t first_layer, Keys keys);
 

@@ -61,7 +61,7 @@ ExpertTraffic expert_traffic(config::Config const& config);
 
 /// The share of `each` that a stage sends once more when it recomputes its layer l, which has experts: all of
 /// `forward`, `again`, or nothing.
-double remade_of_experts(layout::StageRecompute const& recompute, int l, ExpertTraffic const& each);
+double remade_of_experts(layout::StageRecompute const& recompute, int l, bool norms_after, ExpertTraffic const& each);
 
 /// Bytes of expert_traffic in a step, on a rank of a pipeline coordinate.
 double expert_traffic_per_step(config::Config const& config, layout::StageMap const& stages,

@@ -4,10 +4,10 @@
 DENSE_PRESETS = ("gpt2-tiny", "gpt2-124m", "gpt2-350m", "gpt2-774m", "gpt2-1558m", "gpt3-6.7b", "gpt3-13b",
                  "gpt3-175b", "llama-tiny", "llama-124m", "llama2-7b", "llama2-13b", "llama2-70b", "llama3-8b",
                  "llama3-70b", "mistral-nemo-12b", "qwen2.5-0.5b", "qwen2.5-7b", "smollm3-3b", "qwen3-0.6b",
-                 "qwen3-8b")
+                 "qwen3-8b", "olmo2-1b", "olmo2-7b", "granite3.1-2b", "glm4-9b", "phi4")
 EXPERT_PRESETS = {"mixtral-tiny": 2, "mixtral-8x7b": 1, "qwen-moe-tiny": 2, "deepseek-moe-tiny": 2, "qwen3-30b-a3b": 2,
                   "olmoe-1b-7b": 2}
-LLAMA = ("llama", "mistral", "mixtral", "qwen", "deepseek", "smollm3", "olmoe")
+LLAMA = ("llama", "mistral", "mixtral", "qwen", "deepseek", "smollm3", "olmo", "granite", "glm4", "phi4")
 
 
 def kind(f):
@@ -19,7 +19,8 @@ def kind(f):
     f.rope, f.tied = llama, not llama
     if preset:
         f.set(model__preset=preset)
-        f.tied = preset.startswith("gpt") or preset in ("llama-124m", "qwen2.5-0.5b", "smollm3-3b", "qwen3-0.6b")
+        f.tied = preset.startswith("gpt") or preset in ("llama-124m", "qwen2.5-0.5b", "smollm3-3b", "qwen3-0.6b",
+                                                        "granite3.1-2b")
         f.shared = preset.startswith(("qwen-moe", "deepseek"))
     elif llama:
         f.set(model__norm="rmsnorm", model__position="rope", model__activation="swiglu", model__bias=False,
@@ -32,6 +33,8 @@ def kind(f):
     if d.chance(0.3):  # heads of a width of their own
         hidden = d.among(hidden, hidden + 1, max(4, hidden // 2), 2 * hidden)
         f.set(model__head_dim=head + 2 if hidden == heads * head else head)
+    if preset == "glm4-9b" and int(f.get("model.head_dim", 128)) % 4 != 0:
+        f.set(model__rope_fraction="1.0")
     f.set(model__heads=heads, model__kv_heads=f.kv_heads, model__hidden=hidden,
           model__ffn=tp * d.among(4, 7, 8, 12, 16))
     f.seq_len = max(2 * f.cp, d.among(7, 8, 13, 16, 16, 32, 33))
@@ -53,9 +56,16 @@ def layers(f):
 def details(f):
     """Keys of a model that may be anything."""
     d = f.draw
-    for change in d.shuffled(("norm", "activation", "bias", "qkv", "qk_norm", "tied", "eps"))[:1 + d.below(4)]:
+    changes = ("norm", "placement", "multipliers", "activation", "bias", "qkv", "qk_norm", "tied", "eps")
+    for change in d.shuffled(changes)[:1 + d.below(4)]:
         if change == "norm":
             f.set(model__norm=d.among("layernorm", "rmsnorm"))
+        elif change == "placement":
+            f.set(model__norm_placement=d.among("post", "post", "sandwich", "sandwich", "pre"))
+        elif change == "multipliers":
+            f.set(model__attention_multiplier=d.among("0.0", "0.25", "0.5"),
+                  model__residual_multiplier=d.among("1.0", "0.22", "1.5"),
+                  model__logits_scaling=d.among("1.0", "0.5", "3.0"))
         elif change == "activation":
             f.set(model__activation=d.among("gelu", "swiglu"))
         elif change == "bias":
@@ -82,15 +92,27 @@ def position(f):
         f.set(model__position="learned")
         return
     f.set(model__rope_theta=d.among("1000.0", "10000.0", "500000.0"))
+    if d.chance(0.3):
+        f.set(model__embedding_multiplier=d.among("0.5", "12.0"))
+    if d.chance(0.4):
+        f.set(model__rope_pairs=d.among("halves", "neighbours", "neighbours"))
+        if head % 4 == 0:
+            f.set(model__rope_fraction=d.among("0.5", "0.5", "1.0"))
     if d.chance(0.4):
         f.set(model__rope_layers=d.among("0", "[0, 1]", "[1, 1, 0]", "[1, 0, 0, 1]"))
-    scaling = d.among("none", "linear", "llama3")
+    scaling = d.among("none", "linear", "llama3", "yarn")
     f.set(model__rope_scaling=scaling)
     if scaling != "none":
         f.set(model__rope_scaling_factor=d.among("2.0", "8.0"))
     if scaling == "llama3":
         f.set(model__rope_low_freq_factor=d.among("1.0", "1.5"), model__rope_high_freq_factor="4.0",
               model__rope_original_seq_len=d.among(16, 64))
+    if scaling == "yarn":
+        f.set(model__rope_original_seq_len=d.among(8, 64), model__rope_beta_fast=d.among("32.0", "4.0"),
+              model__rope_beta_slow=d.among("1.0", "0.25"), model__rope_attention_factor=d.among("0.0", "0.7"),
+              model__rope_truncate=d.chance(0.5))
+    if scaling != "none" and d.chance(0.3):
+        f.set(model__rope_scaling_layers=d.among("0", "[0, 1]", "[1, 0, 0]"))
 
 
 def window(f):

@@ -354,6 +354,11 @@ TEST(Sequence, BytesAreThoseOfTheTable) {
   auto const head = gradients_over_tp(make_config(false, t, {tp, "model.qk_norm=head"}));
   EXPECT_GE(head, 8 * layers * 2 * 2);
   EXPECT_EQ(sent({"model.qk_norm=head"}), with(4 * layers + 2, 0, head));
+  // Norms behind the sub-layers need the branch of the MLP where a layer is recomputed, unless it was kept.
+  std::string const behind = "model.norm_placement=post";
+  EXPECT_EQ(sent({behind, "memory.recompute=full"}), expected(6 * layers + 2, 0, 0, 0));
+  EXPECT_EQ(sent({behind, "memory.recompute=full", "memory.recompute_communication=false"}),
+            expected(4 * layers + 2, 0, 0, 0));
   std::string const on = "parallel.sequence=true";
   auto const gradients = gradients_over_tp(make_config(false, t, {tp, on}));
   // Norms, the biases behind row-parallel matrices, positions.

@@ -62,15 +62,17 @@ void PlainLayer::qk_norm(Plain& x, std::string const& name) const {
 
 void PlainLayer::rotate(Plain& x) const {
   if (c_.model.position != config::Position::rope) return;
-  auto const n = c_.model.head_dim();
+  auto const n = c_.model.rotary_dim();
+  bool const halves = c_.model.rope_pairs == config::RopePairs::halves;
   for (std::int64_t r = 0; r < x.rows; ++r)
-    for (std::int64_t begin = 0; begin < x.cols; begin += n)
+    for (std::int64_t begin = 0; begin < x.cols; begin += c_.model.head_dim())
       for (std::int64_t i = 0; i < n / 2; ++i) {
+        auto const one = begin + (halves ? i : 2 * i), other = begin + (halves ? i + n / 2 : 2 * i + 1);
         double const angle = static_cast<double>(r % c_.model.seq_len) *
                              std::pow(c_.model.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(n));
-        auto const a = x(r, begin + i), b = x(r, begin + i + n / 2);
-        x(r, begin + i) = a * std::cos(angle) - b * std::sin(angle);
-        x(r, begin + i + n / 2) = b * std::cos(angle) + a * std::sin(angle);
+        auto const a = x(r, one), b = x(r, other);
+        x(r, one) = a * std::cos(angle) - b * std::sin(angle);
+        x(r, other) = b * std::cos(angle) + a * std::sin(angle);
       }
 }
 
@@ -90,7 +92,8 @@ Plain PlainLayer::attention(Plain const& normed) const {
       for (std::int64_t key = 0; key <= query; ++key) {
         Complex score;
         for (std::int64_t e = 0; e < n; ++e) score += q(r, h * n + e) * k(sample * length + key, kv + e);
-        p.push_back(std::exp(score / std::sqrt(static_cast<double>(n))));
+        auto const factor = c_.model.attention_multiplier;
+        p.push_back(std::exp(factor > 0 ? score * factor : score / std::sqrt(static_cast<double>(n))));
         sum += p.back();
       }
       for (std::int64_t key = 0; key <= query; ++key) {
@@ -161,19 +164,26 @@ Plain PlainLayer::feed_forward(Plain const& normed) const {
   return y;
 }
 
-Plain PlainLayer::add(Plain const& x, Plain const& branch, std::string const& bias, std::string const& site) const {
+Plain PlainLayer::add(Plain const& x, Plain branch, std::string const& bias, std::string const& norm_behind,
+                      std::string const& site) const {
   auto const* b = find(bias);
+  for (std::int64_t r = 0; b && r < x.rows; ++r)
+    for (std::int64_t i = 0; i < x.cols; ++i) branch(r, i) += (*b)(0, i);
+  if (c_.model.norm_placement != config::NormPlacement::pre) branch = norm(norm_behind, branch);
   auto y = x;
   for (std::int64_t r = 0; r < x.rows; ++r)
     for (std::int64_t i = 0; i < x.cols; ++i)
-      y(r, i) += keep(site, r / c_.model.seq_len, r % c_.model.seq_len * x.cols + i) *
-                 (branch(r, i) + (b ? (*b)(0, i) : Complex()));
+      y(r, i) += c_.model.residual_multiplier * keep(site, r / c_.model.seq_len, r % c_.model.seq_len * x.cols + i) *
+                 branch(r, i);
   return y;
 }
 
 Plain PlainLayer::layer(Plain const& x) const {
-  auto const mid = add(x, attention(norm("norm1", x)), "attn.out.bias", "attn.out");
-  return add(mid, feed_forward(norm("norm2", mid)), "mlp.down.bias", "mlp.out");
+  auto const before = [&](char const* name, Plain const& stream) {
+    return c_.model.norm_placement == config::NormPlacement::post ? stream : norm(name, stream);
+  };
+  auto const mid = add(x, attention(before("norm1", x)), "attn.out.bias", "post_norm1", "attn.out");
+  return add(mid, feed_forward(before("norm2", mid)), "mlp.down.bias", "post_norm2", "mlp.out");
 }
 
 Plain derivative(Plain& x, Plain const& gradient, std::function<Plain()> const& result) {

@@ -37,11 +37,12 @@ public:
   std::map<std::string, Plain> params;
 
   Plain norm(std::string const& name, Plain const& x) const;
-  /// The branches, from the output of a norm, without the bias behind the last linear.
+  /// The branches, from what a sub-layer reads, without the bias behind the last linear.
   Plain attention(Plain const& normed) const;
   Plain feed_forward(Plain const& normed) const;
-  /// x + dropout(branch + bias)
-  Plain add(Plain const& x, Plain const& branch, std::string const& bias, std::string const& site) const;
+  /// x + multiplier dropout(branch + bias), with the norm behind a sub-layer, if there is one, in front of dropout.
+  Plain add(Plain const& x, Plain branch, std::string const& bias, std::string const& norm_behind,
+            std::string const& site) const;
   Plain layer(Plain const& x) const;
 
 private:

@@ -42,12 +42,16 @@ std::vector<Case> cases(int ranks) {
       {"dropout", {"model.preset=gpt2-tiny", "model.dropout=0.3"}},
       {"norms of heads",
        {"model.preset=llama-tiny", "model.kv_heads=2", "model.ffn=10", "model.qk_norm=head", "model.head_dim=6"}},
-      {"norms of all heads", {"model.preset=gpt2-tiny", "model.kv_heads=2", "model.qk_norm=full"}}};
+      {"norms of all heads", {"model.preset=gpt2-tiny", "model.kv_heads=2", "model.qk_norm=full"}},
+      {"norms behind",
+       {"model.preset=llama-tiny", "model.kv_heads=2", "model.ffn=10", "model.norm_placement=post",
+        "model.residual_multiplier=0.3", "model.attention_multiplier=0.7"}},
+      {"norms on both sides",
+       {"model.preset=gpt2-tiny", "model.dropout=0.3", "model.norm_placement=sandwich", "model.residual_multiplier=1.5",
+        "model.position=rope", "model.head_dim=8", "model.rope_fraction=0.5", "model.rope_pairs=neighbours"}}};
   if (ranks > 1) {
-    out.push_back({"llama with sequence parallelism", out[1].words, true});
-    out.push_back({"dropout with sequence parallelism", out[2].words, true});
-    out.push_back({"norms of heads with sequence parallelism", out[3].words, true});
-    out.push_back({"norms of all heads with sequence parallelism", out[4].words, true});
+    for (std::size_t i = 1, n = out.size(); i < n; ++i)
+      out.push_back({out[i].name + " with sequence parallelism", out[i].words, true});
   } else {
     Words const routed{"model.preset=llama-tiny", "model.kv_heads=2",  "model.ffn=10",
                        "model.moe.experts=5",     "model.moe.top_k=2", "model.moe.ffn=6"};
@@ -58,6 +62,10 @@ std::vector<Case> cases(int ranks) {
                                std::string("model.moe.normalize=false"), std::string("model.moe.scale=1.5")})
         out.back().words.push_back(word);
     }
+    out.push_back({"experts between norms", out.back().words});
+    out.back().words.emplace_back("model.norm_placement=sandwich");
+    out.push_back({"experts in front of norms", routed});
+    out.back().words.emplace_back("model.norm_placement=post");
   }
   return out;
 }
@@ -243,10 +251,11 @@ void check(Rig& rig, model::SubLayer<Policy>& sublayer, Branch branch, std::stri
   auto const d = numbers("gradient", n, hidden);
   auto const plain = [&] { return (rig.plain.*branch)(normed); };
   auto const expected = plain(), dnorm = test::derivative(normed, d, plain);
+  rig.x = rig.zeros();  // the input itself where no norm stands in front
   auto const call = rig.call();
-  auto const norm_y = sublayer.ends(call).norm.y;
+  auto const input = sublayer.ends(call).input;
   auto const run = [&] {
-    Kokkos::deep_copy(norm_y, rig.own(normed));
+    Kokkos::deep_copy(input, rig.own(normed));
     Rig::spoil(call.t.branch);
     sublayer.forward(call);
     rig.expect_rows(what + ": branch", parallel::own_rows(rig.tp, call.t.branch), expected);
@@ -261,7 +270,7 @@ void check(Rig& rig, model::SubLayer<Policy>& sublayer, Branch branch, std::stri
     model::SubLayer<Policy>::Sums sums;
     auto const gradient = sublayer.backward(call, rig.own(d), sums);
     sums.finish(rig.tp.exec);
-    rig.expect_rows(how + ": gradient of the norm's output", gradient.dnorm, dnorm);
+    rig.expect_rows(how + ": gradient of the input", gradient.dnorm, dnorm);
     rig.expect_gradients(how, parts, d, plain);
   }
   for (bool const fixed : {false, true}) {
@@ -272,12 +281,13 @@ void check(Rig& rig, model::SubLayer<Policy>& sublayer, Branch branch, std::stri
     auto const own = rig.own(d);
     model::SubLayer<Policy>::Sums sums;
     auto const gradient = sublayer.backward_input(split, own, sums);
-    rig.expect_rows(how + ": gradient of the norm's output", gradient.dnorm, dnorm);
+    rig.expect_rows(how + ": gradient of the input", gradient.dnorm, dnorm);
     if (sublayer.has_weight_part()) {
       Rig::spoil(split.t.dact);
-      View2<double const> const own_row = own, norm_row = norm_y;
-      model::RowsAhead<double> branches(rig.tp, {own_row}, split.t.branch), norms(rig.tp, {norm_row}, split.t.gathered);
-      sublayer.backward_weight(split, branches, norms, sums);
+      View2<double const> const own_row = own, input_row = input;
+      model::RowsAhead<double> branches(rig.tp, {own_row}, split.t.branch),
+          inputs(rig.tp, {input_row}, split.t.gathered);
+      sublayer.backward_weight(split, branches, inputs, sums);
     }
     sums.finish(rig.tp.exec);
     rig.expect_gradients(how, parts, d, plain);
@@ -324,7 +334,8 @@ TEST(SubLayers, LayerAddsThemToOneStream) {
       block.forward(call, y);
       rig.expect_rows(how + ": y", y, expected);
       if (how == "recomputed in full") {
-        for (auto const& view : {call.a.norm1_y, call.a.qkv, call.a.heads, call.a.mid, call.a.norm2_y, call.a.up})
+        for (auto const& view : {call.a.norm1_y, call.a.qkv, call.a.heads, call.a.mid, call.a.norm2_y, call.a.up,
+                                 call.a.branch1, call.a.branch2})
           Rig::spoil(view);
         block.remake(call, false);
       } else if (how == "operations recomputed") {

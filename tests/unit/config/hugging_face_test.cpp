@@ -1,37 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // config.json of transformers <-> [model], and what is refused because p3d would compute something else.
 
-#include "published_models.hpp"
-#include "support.hpp"
+#include "hugging_face_support.hpp"
 
-#include <p3d/config/hugging_face.hpp>
-
-#include <support/errors.hpp>
 #include <support/temp_dir.hpp>
+
+#include <cmath>
 
 namespace p3d::config::test {
 namespace {
 
 using p3d::test::expect_error;
-
-HuggingFaceModel read(Json const& file) { return read_hugging_face(file.dump(), "F/config.json"); }
-
-/// The file is refused, with its path and exactly one difference, which says this.
-void refused(Json const& file, std::string const& words) {
-  expect_error([&] { read(file); }, "F/config.json");
-  expect_error([&] { read(file); }, "1 difference (");
-  expect_error([&] { read(file); }, words);
-}
-
-/// Reads the file of a model that is a preset, with some keys besides, and compares both.
-HuggingFaceModel read_preset(Json const& file, ModelFamily family, std::vector<std::string> const& overrides) {
-  auto expected = good("", overrides).model;
-  expected.preset.clear();
-  auto found = read(file);
-  EXPECT_EQ(found.family, family);
-  EXPECT_EQ(found.model, expected);
-  return found;
-}
 
 TEST(HuggingFaceConfig, Gpt2IsThePreset) {
   auto const found = read_preset(gpt2(), ModelFamily::gpt2, {"model.preset=gpt2-124m", "model.dropout=0.1"});
@@ -78,113 +57,53 @@ TEST(HuggingFaceConfig, ReadsBothFormsOfRotaryScaling) {
   EXPECT_EQ(plain.rope_theta, 7.0);
 }
 
+TEST(HuggingFaceConfig, ReadsYarn) {
+  Json const scaling{{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}};
+  auto const m = read(with(qwen3(), "rope_scaling", scaling)).model;
+  EXPECT_EQ(m.rope_scaling, RopeScaling::yarn);
+  EXPECT_EQ(m.rope_scaling_factor, 4.0);
+  EXPECT_EQ(m.rope_original_seq_len, 32768);
+  EXPECT_EQ(m.rope_attention_factor, 0.0) << "0.1 ln(4) + 1";
+  EXPECT_TRUE(m.rope_truncate && m.rope_scaling_layers.empty());
+  auto more = scaling;
+  more.update({{"beta_fast", 16}, {"beta_slow", 2}, {"mscale", 2.0}, {"mscale_all_dim", 1.0}, {"truncate", false}});
+  auto const other = read(with(qwen3(), "rope_scaling", more)).model;
+  EXPECT_EQ(other.rope_beta_fast, 16.0);
+  EXPECT_EQ(other.rope_beta_slow, 2.0);
+  EXPECT_DOUBLE_EQ(other.rope_attention_factor, (0.2 * std::log(4.0) + 1) / (0.1 * std::log(4.0) + 1));
+  EXPECT_FALSE(other.rope_truncate);
+}
+
 TEST(HuggingFaceConfig, RefusesOtherRotaryEmbeddings) {
-  refused(with(llama(), "rope_scaling", {{"rope_type", "yarn"}}), "\"yarn\"");
-  refused(with(llama(), "rope_scaling", {{"rope_type", "linear"}}), "factor, a number from 1 on: no such key");
-  refused(with(llama(), "rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}, {"beta", 1}}), "\"beta\"");
-  refused(with(llama(), "rope_scaling", 3), "rope_scaling, an object: the number 3");
-  refused(with(llama(), "rope_scaling",
-               {{"type", "llama3"},
-                {"factor", 2.0},
-                {"low_freq_factor", 4.0},
-                {"high_freq_factor", 4.0},
-                {"original_max_position_embeddings", 8}}),
-          "low_freq_factor below high_freq_factor: 4 and 4");
-}
-
-TEST(HuggingFaceConfig, MistralIsALlamaWithAWindow) {
-  auto const read_model = read(mistral());
-  EXPECT_EQ(read_model.family, ModelFamily::mistral);
-  EXPECT_STREQ(to_string(read_model.family), "mistral");
-  auto expected = read(with(without(mistral(), "sliding_window"), "model_type", "llama")).model;
-  EXPECT_TRUE(expected.window.empty());
-  expected.window = {4096};
-  EXPECT_EQ(read_model.model, expected);
-  EXPECT_EQ(read(with(mistral(), "sliding_window", 1)).model.window_of(31), 1);
-  // null is none, and a file that says nothing means the default of transformers.
-  EXPECT_TRUE(read(with(mistral(), "sliding_window", nullptr)).model.window.empty());
-  EXPECT_EQ(read(without(mistral(), "sliding_window")).model.window, std::vector<std::int64_t>{4096});
-  EXPECT_EQ(read(with(without(mistral(), "num_key_value_heads"), "num_attention_heads", 16)).model.kv_heads, 8);
-  EXPECT_EQ(read(with(mistral(), "num_key_value_heads", nullptr)).model.kv_heads, 32);
-}
-
-TEST(HuggingFaceConfig, HeadDimMayDifferFromHiddenOverHeads) {
-  auto const found = read_preset(nemo(), ModelFamily::mistral, {"model.preset=mistral-nemo-12b"});
-  EXPECT_EQ(found.model.head_dim(), 128);
-  EXPECT_EQ(read(with(llama(), "head_dim", 64)).model.head_dim(), 64);
-  EXPECT_EQ(read(with(with(llama(), "hidden_size", 4000), "head_dim", 64)).model.head_dim(), 64);
-  refused(with(llama(), "hidden_size", 4001), "hidden_size divisible by num_attention_heads, or head_dim: 4001 and 32");
-  refused(with(nemo(), "head_dim", 127), "an even head_dim");
-  refused(with(nemo(), "head_dim", 0), "head_dim, a whole number from 1");
-}
-
-TEST(HuggingFaceConfig, Qwen2HasBiasesOfQueriesKeysAndValuesAlone) {
-  auto const found = read_preset(qwen2(), ModelFamily::qwen2, {"model.preset=qwen2.5-0.5b"});
-  EXPECT_TRUE(found.model.qkv_bias && !found.model.bias);
-  EXPECT_EQ(read(with(without(qwen2(), "num_key_value_heads"), "num_attention_heads", 32)).model.kv_heads, 32);
-  refused(with(qwen2(), "use_sliding_window", true), "attention to all earlier tokens");
-  refused(with(qwen2(), "use_mrope", true), "use_mrope");
-  refused(with(with(qwen2(), "attention_bias", true), "mlp_bias", true), "Qwen2 has biases of q, k and v alone");
-}
-
-TEST(HuggingFaceConfig, Qwen3NormsQueriesAndKeysOfEachHead) {
-  auto const found = read_preset(qwen3(), ModelFamily::qwen3, {"model.preset=qwen3-0.6b"});
-  EXPECT_EQ(found.model.qk_norm, QkNorm::head);
-  EXPECT_FALSE(found.model.has_qkv_bias());
-  EXPECT_EQ(read(without(qwen3(), "head_dim")).model.head_dim(), 128) << "the default of Qwen3Config";
-  EXPECT_EQ(read(with(without(qwen3(), "num_key_value_heads"), "num_attention_heads", 32)).model.kv_heads, 32);
-  auto const odd = with(without(qwen3(), "head_dim"), "hidden_size", 1000);
-  EXPECT_EQ(read(with(odd, "num_attention_heads", 24)).model.head_dim(), 128);
-  refused(with(qwen3(), "attention_bias", true), "norms of queries and keys without biases");
-  refused(with(qwen3(), "use_sliding_window", true), "attention to all earlier tokens");
-}
-
-TEST(HuggingFaceConfig, Qwen3MoeAndOlmoeHaveExpertsBesideNorms) {
-  auto const of_training = [](char const* preset) {  // which no config.json says
-    return std::vector<std::string>{std::string("model.preset=") + preset, "model.moe.aux_loss=none",
-                                    "model.moe.aux_coefficient=0.01", "model.moe.z_coefficient=0"};
-  };
-  auto const qwen = read_preset(qwen3_moe(), ModelFamily::qwen3_moe, of_training("qwen3-30b-a3b"));
-  EXPECT_EQ(qwen.model.qk_norm, QkNorm::head);
-  EXPECT_EQ(qwen.model.moe.shared_ffn, 0);
-  auto const other = read_preset(olmoe(), ModelFamily::olmoe, of_training("olmoe-1b-7b"));
-  EXPECT_EQ(other.model.qk_norm, QkNorm::full);
-  // transformers 5 writes another key.
-  auto renamed = with(without(qwen3_moe(), "num_experts"), "num_local_experts", 128);
-  EXPECT_EQ(read(renamed).model, qwen.model);
-  refused(with(qwen3_moe(), "num_local_experts", 64), "num_local_experts = 128, as num_experts says: the number 64");
-  EXPECT_EQ(read(without(olmoe(), "num_experts")).model.moe.experts, 64) << "the default of OlmoeConfig";
-  refused(with(olmoe(), "clip_qkv", 8.0), "clip_qkv = null (p3d's model has queries, keys and values of any size)");
-  refused(with(olmoe(), "attention_bias", true), "norms of queries and keys without biases");
-  refused(with(olmoe(), "head_dim", 64), "OLMoE's norms have hidden_size weights");
-}
-
-TEST(HuggingFaceConfig, SomeLayersOfSmolLm3DoNotRotate) {
-  auto const found = read_preset(smollm3(), ModelFamily::smollm3, {"model.preset=smollm3-3b"});
-  EXPECT_TRUE(found.model.rotates(0) && found.model.rotates(34));
-  EXPECT_FALSE(found.model.rotates(3) || found.model.rotates(35));
-  auto const of = [](char const* key, Json const& value) {
-    return read(with(smollm3(), key, value)).model.rope_layers;
-  };
-  EXPECT_EQ(of("no_rope_layers", nullptr), (std::vector<std::int64_t>{1, 1, 1, 0}));
-  EXPECT_EQ(read(with(without(smollm3(), "no_rope_layers"), "no_rope_layer_interval", 3)).model.rope_layers,
-            (std::vector<std::int64_t>{1, 1, 0}));
-  EXPECT_TRUE(of("no_rope_layers", Json(36, 1)).empty());
-  EXPECT_EQ(of("no_rope_layers", Json(40, 0)), std::vector<std::int64_t>{0});
-  EXPECT_TRUE(read(without(smollm3(), "tie_word_embeddings")).model.tied_embeddings);
-  for (auto const& list : {Json(35, 1), Json(36, 2), Json(36, 0.5), Json(36, true), Json("all")})
-    refused(with(smollm3(), "no_rope_layers", list), "no_rope_layers, a list of 0 and 1");
-  refused(with(smollm3(), "use_sliding_window", true), "attention to all earlier tokens");
-  refused(with(smollm3(), "no_rope_layer_interval", 0), "no_rope_layer_interval, a whole number from 1");
+  refused_file(with(llama(), "rope_scaling", {{"rope_type", "longrope"}}), "\"longrope\"");
+  refused_file(with(llama(), "rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}}),
+               "original_max_position_embeddings");
+  refused_file(with(llama(), "rope_scaling",
+                    {{"rope_type", "yarn"},
+                     {"factor", 2.0},
+                     {"original_max_position_embeddings", 64},
+                     {"beta_fast", 1},
+                     {"beta_slow", 1}}),
+               "beta_slow below beta_fast: 1 and 1");
+  refused_file(with(llama(), "rope_scaling", {{"rope_type", "linear"}}), "factor, a number from 1 on: no such key");
+  refused_file(with(llama(), "rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}, {"beta", 1}}), "\"beta\"");
+  refused_file(with(llama(), "rope_scaling", 3), "rope_scaling, an object: the number 3");
+  refused_file(with(llama(), "rope_scaling",
+                    {{"type", "llama3"},
+                     {"factor", 2.0},
+                     {"low_freq_factor", 4.0},
+                     {"high_freq_factor", 4.0},
+                     {"original_max_position_embeddings", 8}}),
+               "low_freq_factor below high_freq_factor: 4 and 4");
 }
 
 TEST(HuggingFaceConfig, RefusesOtherWindows) {
-  refused(with(mistral(), "sliding_window", 0), "sliding_window, a whole number from 1 to 16777216: the number 0");
-  refused(with(mistral(), "sliding_window", 2.5), "sliding_window, a whole number");
-  refused(with(mistral(), "sliding_window", {1, 2}), "sliding_window, a whole number");
-  refused(with(mistral(), "layer_types", {"full_attention"}), "layer_types of sliding_attention alone: a list");
-  refused(with(with(mistral(), "attention_bias", true), "mlp_bias", true), "Mistral has no biases");
-  refused(with(llama(), "sliding_window", 4096), "a window only where model_type is mistral or mixtral");
+  refused_file(with(mistral(), "sliding_window", 0), "sliding_window, a whole number from 1 to 16777216: the number 0");
+  refused_file(with(mistral(), "sliding_window", 2.5), "sliding_window, a whole number");
+  refused_file(with(mistral(), "sliding_window", {1, 2}), "sliding_window, a whole number");
+  refused_file(with(mistral(), "layer_types", {"full_attention"}), "layer_types of sliding_attention alone: a list");
+  refused_file(with(with(mistral(), "attention_bias", true), "mlp_bias", true), "Mistral has no biases");
+  refused_file(with(llama(), "sliding_window", 4096), "a window only where model_type is mistral or mixtral");
 }
 
 TEST(HuggingFaceConfig, RefusesWhatChangesTheFunctionByName) {
@@ -200,7 +119,7 @@ TEST(HuggingFaceConfig, RefusesWhatChangesTheFunctionByName) {
                                                                             {"rms_norm_eps", "small"},
                                                                             {"tie_word_embeddings", 1},
                                                                             {"invented", 0}}) {
-    refused(with(llama(), key, value), key);
+    refused_file(with(llama(), key, value), key);
   }
   for (auto const& [key, value] : std::vector<std::pair<char const*, Json>>{{"scale_attn_weights", false},
                                                                             {"scale_attn_by_inverse_layer_idx", true},
@@ -213,12 +132,12 @@ TEST(HuggingFaceConfig, RefusesWhatChangesTheFunctionByName) {
                                                                             {"n_layer", std::int64_t{1} << 40},
                                                                             {"pruned_heads", {{"0", {1}}}},
                                                                             {"hidden_size", 768}}) {
-    refused(with(gpt2(), key, value), key);
+    refused_file(with(gpt2(), key, value), key);
   }
-  refused(with(gpt2(), "n_head", 7), "n_embd divisible by n_head: 768 and 7");
-  refused(with(gpt2(), "n_head", 1000), "n_embd divisible by n_head: 768 and 1000");
-  refused(with(llama(), "num_key_value_heads", 31), "divisible by num_key_value_heads: 32 and 31");
-  refused(without(gpt2(), "n_layer"), "n_layer, a whole number from 1 to 65536: no such key");
+  refused_file(with(gpt2(), "n_head", 7), "n_embd divisible by n_head: 768 and 7");
+  refused_file(with(gpt2(), "n_head", 1000), "n_embd divisible by n_head: 768 and 1000");
+  refused_file(with(llama(), "num_key_value_heads", 31), "divisible by num_key_value_heads: 32 and 31");
+  refused_file(without(gpt2(), "n_layer"), "n_layer, a whole number from 1 to 65536: no such key");
 }
 
 TEST(HuggingFaceConfig, BiasesOfAllLinearLayersAreOneKey) {
@@ -234,7 +153,7 @@ TEST(HuggingFaceConfig, PublishedFilesAreRead) {
                {"rope_interleaved", false},
                {"transformers.js_config", {{"kv_cache_dtype", {{"q4f16", "float16"}}}}}});
   EXPECT_EQ(read(smol).model, read(llama()).model);
-  refused(with(smol, "rope_interleaved", true), "rope_interleaved = false (p3d's model has rotation of the pairs");
+  refused_file(with(smol, "rope_interleaved", true), "rope_interleaved = false (p3d's model has rotation of the pairs");
   auto first = gpt2();
   first.update({{"n_special", 0},
                 {"predict_special_tokens", true},
@@ -246,7 +165,8 @@ TEST(HuggingFaceConfig, PublishedFilesAreRead) {
   EXPECT_EQ(read(with(llama(), "max_sequence_length", 2048)).model, read(llama()).model);
   EXPECT_EQ(read(with(llama(), "layer_types", Json(32, "full_attention"))).model, read(llama()).model);
   EXPECT_EQ(read(with(mistral(), "layer_types", Json(32, "sliding_attention"))).model, read(mistral()).model);
-  refused(with(llama(), "layer_types", {"full_attention", "sliding_attention"}), "layer_types of full_attention alone");
+  refused_file(with(llama(), "layer_types", {"full_attention", "sliding_attention"}),
+               "layer_types of full_attention alone");
 }
 
 struct Updated {
@@ -333,65 +253,6 @@ TEST(HuggingFaceConfig, ValuesThatChangeNothingAreFree) {
   EXPECT_EQ(read(file).model, read(llama()).model);
 }
 
-TEST(HuggingFaceConfig, MixtralIsThePreset) {
-  auto expected = good("", {"model.preset=mixtral-8x7b"}).model;
-  expected.preset.clear();
-  expected.moe.aux_loss = AuxLoss::none, expected.moe.aux_coefficient = Moe{}.aux_coefficient;
-  auto const found = read(mixtral());
-  EXPECT_EQ(found.family, ModelFamily::mixtral);
-  EXPECT_EQ(found.model, expected);
-  EXPECT_TRUE(found.notes.empty());
-  EXPECT_EQ(read(with(mixtral(), "output_router_logits", true)).notes.size(), 1u);
-  EXPECT_EQ(read(with(mixtral(), "router_jitter_noise", 0.1)).notes.size(), 1u);
-  EXPECT_EQ(read(with(mixtral(), "sliding_window", 4096)).model.window_of(3), 4096);
-  auto shorter = mixtral();
-  for (auto const* key : {"rms_norm_eps", "rope_theta", "num_local_experts", "num_experts_per_tok", "sliding_window",
-                          "num_key_value_heads"})
-    shorter.erase(key);
-  EXPECT_EQ(read(shorter).model, expected) << "the defaults of MixtralConfig";
-  refused(with(mixtral(), "num_experts_per_tok", 9),
-          "num_experts_per_tok of at most num_local_experts = 8: the number 9");
-  refused(with(with(mixtral(), "num_experts_per_tok", 1), "num_local_experts", 0),
-          "num_local_experts, a whole number from 1 to 65536");
-  refused(with(mixtral(), "num_experts", 8), "\"num_experts\"");
-  refused(with(llama(), "num_local_experts", 8), "\"num_local_experts\"");
-}
-
-TEST(HuggingFaceConfig, QwenHasSharedExpertsAndDenseLayers) {
-  auto const found = read(qwen2_moe());
-  EXPECT_EQ(found.family, ModelFamily::qwen2_moe);
-  auto const& moe = found.model.moe;
-  EXPECT_EQ(moe.experts, 60);
-  EXPECT_EQ(moe.top_k, 4);
-  EXPECT_EQ(moe.ffn, 1408);
-  EXPECT_EQ(moe.shared_ffn, 5632);
-  EXPECT_TRUE(moe.shared_gate);
-  EXPECT_FALSE(moe.normalize);
-  EXPECT_EQ(found.model.ffn, 5632);
-  EXPECT_EQ(found.model.moe_layers(), 24);
-  EXPECT_TRUE(found.model.window.empty());
-  auto const layers = [](Json list, int step) {
-    auto const m = read(with(with(qwen2_moe(), "mlp_only_layers", std::move(list)), "decoder_sparse_step", step)).model;
-    std::vector<std::int64_t> dense;
-    for (std::int64_t l = 0; l < 8; ++l)
-      if (!m.has_experts(l)) dense.push_back(l);
-    return dense;
-  };
-  using Dense = std::vector<std::int64_t>;
-  EXPECT_EQ(layers(Json::array(), 1), Dense{});
-  EXPECT_EQ(layers({1, 0}, 1), (Dense{0, 1}));
-  EXPECT_EQ(layers({1}, 2), (Dense{0, 1, 2, 4, 6})) << "layer 0 has no experts anyway";
-  for (auto const& list : {Json{1}, Json{0, 2}, Json{24}, Json{-1}, Json("all"), Json{0, "one"}})
-    refused(with(qwen2_moe(), "mlp_only_layers", list), "mlp_only_layers, a list of the first layers");
-  refused(with(qwen2_moe(), "decoder_sparse_step", 25), "a layer with experts: none");
-  EXPECT_FALSE(found.model.has_qkv_bias());
-  EXPECT_TRUE(read(without(qwen2_moe(), "qkv_bias")).model.qkv_bias) << "the default of Qwen2MoeConfig";
-  EXPECT_FALSE(read(without(qwen2_moe(), "qkv_bias")).model.bias);
-  refused(with(qwen2_moe(), "use_sliding_window", true), "attention to all earlier tokens");
-  EXPECT_TRUE(read(with(qwen2_moe(), "layer_types", {"full_attention"})).model.window.empty());
-  refused(with(qwen2_moe(), "layer_types", {"full_attention", "sliding_attention"}), "layer_types of full_attention");
-}
-
 TEST(HuggingFaceConfig, DropoutThatIsNotOneValueIsNoted) {
   auto const three = read(with(gpt2(), "attn_pdrop", 0.0));
   EXPECT_EQ(three.model.dropout, 0.0);
@@ -401,7 +262,7 @@ TEST(HuggingFaceConfig, DropoutThatIsNotOneValueIsNoted) {
 }
 
 TEST(HuggingFaceConfig, NamesTheArchitecturesThatItReads) {
-  expect_error([] { read({{"model_type", "olmo2"}}); }, "\"qwen3_moe\", \"olmoe\" or \"smollm3\"");
+  expect_error([] { read({{"model_type", "olmo"}}); }, "\"glm4\", \"phi3\" or \"smollm3\"");
   expect_error([] { read({{"a", 1}}); }, "found:    none");
   expect_error([] { read(Json::array()); }, "model_type");
   expect_error([] { read_hugging_face("{\"a\":1,\"a\":2}", "p"); }, "\"a\" twice");
@@ -427,6 +288,19 @@ TEST(HuggingFaceConfig, WhatIsWrittenReadsBackTheSame) {
            {"model.preset=qwen3-30b-a3b", "model.moe.first_dense=1", "model.head_dim=64"},
            {"model.preset=olmoe-1b-7b", "model.moe.normalize=true"},
            {"model.preset=smollm3-3b"},
+           {"model.preset=olmo2-1b", "model.kv_heads=4"},
+           {"model.preset=olmo2-7b", "model.window=[7, 7, 0, 7]", "model.layers=8"},
+           {"model.preset=olmo2-7b", "model.window=[7, 0]", "model.rope_scaling=yarn", "model.rope_scaling_factor=8",
+            "model.rope_scaling_layers=[0, 1]", "model.rope_attention_factor=1.25"},
+           {"model.preset=olmo2-7b", "model.window=[7, 0]", "model.rope_scaling=yarn", "model.rope_scaling_factor=8",
+            "model.rope_scaling_layers=[0, 1]", "model.rope_theta=1000", "model.rope_truncate=false"},
+           {"model.preset=qwen3-8b", "model.rope_scaling=yarn", "model.rope_scaling_factor=4",
+            "model.rope_beta_fast=9"},
+           {"model.preset=llama-tiny", "model.rope_fraction=0.5", "model.window=4"},
+           {"model.preset=granite3.1-2b", "model.bias=true", "model.head_dim=32"},
+           {"model.preset=llama-tiny", "model.residual_multiplier=0.5", "model.attention_multiplier=0.125"},
+           {"model.preset=glm4-9b", "model.rope_fraction=0.25"},
+           {"model.preset=glm4-9b", "model.qkv_bias=false"},
            {"model.preset=llama-tiny", "model.rope_layers=[1, 1, 0, 1, 0]", "model.bias=true"},
            {"model.preset=llama-tiny", "model.qkv_bias=true", "model.head_dim=6"},
            {"model.preset=mixtral-tiny", "model.head_dim=12"},
@@ -458,6 +332,16 @@ TEST(HuggingFaceConfig, OtherFormsHaveNoName) {
       },
       "qkv_bias = true, which SmolLM3");
   expect_error([&] { form({"model.preset=llama-tiny", "model.norm=layernorm"}); }, "norm = layernorm, which Llama");
+  auto const of = [&](char const* preset, char const* word, char const* text) {
+    expect_error([&] { form({std::string("model.preset=") + preset, word}); }, text);
+  };
+  of("llama-tiny", "model.norm_placement=post", "qk_norm = none, which OLMo 2");
+  of("llama-tiny", "model.norm_placement=sandwich", "rope_pairs = halves, which GLM-4");
+  of("qwen3-8b", "model.rope_fraction=0.5", "rope_fraction = 0.5, which Qwen3");
+  EXPECT_EQ(form({"model.preset=llama-tiny", "model.rope_fraction=0.5"}), ModelFamily::phi3);
+  of("qwen3-8b", "model.residual_multiplier=0.5", "qk_norm = head, which Granite");
+  of("gpt2-tiny", "model.logits_scaling=2", "logits_scaling = 2, which GPT-2");
+  of("olmo2-7b", "model.window=[4, 0, 5]", "window = [4, 0, 5], which OLMo 3");
 }
 
 TEST(HuggingFaceConfig, ExpertsMakeAMixtralOrAQwen) {

@@ -10,7 +10,7 @@ Model model_preset(std::string const& name) { return good("", {"model.preset=" +
 
 TEST(Preset, EachIsValidAndDividesOverItsUsualTp) {
   auto const names = preset_names();
-  EXPECT_EQ(names.size(), 27u);
+  EXPECT_EQ(names.size(), 32u);
   for (auto const& name : names) {
     auto const m = model_preset(name);
     EXPECT_EQ(m.preset, name);
@@ -18,22 +18,26 @@ TEST(Preset, EachIsValidAndDividesOverItsUsualTp) {
     EXPECT_EQ(m.head_dim() == m.hidden / m.heads,
               name != "mistral-nemo-12b" && name != "qwen3-0.6b" && name != "qwen3-30b-a3b")
         << name;
-    EXPECT_EQ(m.qkv_bias, m.bias || name.starts_with("qwen2")) << name;
-    EXPECT_EQ(m.qk_norm, name.starts_with("qwen3")   ? QkNorm::head
-                         : name.starts_with("olmoe") ? QkNorm::full
-                                                     : QkNorm::none);
+    EXPECT_EQ(m.qkv_bias, m.bias || name.starts_with("qwen2") || name.starts_with("glm4")) << name;
+    EXPECT_EQ(m.norm_placement, name.starts_with("olmo2")  ? NormPlacement::post
+                                : name.starts_with("glm4") ? NormPlacement::sandwich
+                                                           : NormPlacement::pre);
+    EXPECT_EQ(m.qk_norm, name.starts_with("qwen3")  ? QkNorm::head
+                         : name.starts_with("olmo") ? QkNorm::full
+                                                    : QkNorm::none);
     EXPECT_EQ(m.position == Position::rope, !name.starts_with("gpt")) << name;
     EXPECT_EQ(m.moe.on(),
               name.starts_with("mixtral") || name.find("moe") != std::string::npos || name == "qwen3-30b-a3b")
         << name;
     EXPECT_EQ(m.bias, name.starts_with("gpt")) << name;
     EXPECT_EQ(m.tied_embeddings, name.starts_with("gpt") || name == "llama-124m" || name == "qwen2.5-0.5b" ||
-                                     name == "smollm3-3b" || name == "qwen3-0.6b")
+                                     name == "smollm3-3b" || name == "qwen3-0.6b" || name == "granite3.1-2b")
         << name;
     EXPECT_EQ(m.rope_layers.empty(), name != "smollm3-3b") << name;
     if (name != "qwen2.5-0.5b" && name != "gpt2-1558m" && !name.ends_with("-tiny") && name != "llama-124m" &&
         name != "gpt2-124m") {
-      good("", {"model.preset=" + name, "parallel.tp=4", "parallel.sequence=true"});
+      good("", {"model.preset=" + name, name == "glm4-9b" || name == "phi4" ? "parallel.tp=2" : "parallel.tp=4",
+                "parallel.sequence=true"});
     }
   }
 }
@@ -53,14 +57,15 @@ TEST(Preset, TheNameTellsTheNumberOfParameters) {
     char const* name;
     double billions;
   };
-  for (auto const& row : {Row{"gpt2-124m", 0.124},    Row{"gpt2-350m", 0.354},    Row{"gpt2-774m", 0.774},
-                          Row{"gpt2-1558m", 1.558},   Row{"gpt3-6.7b", 6.65},     Row{"gpt3-13b", 12.85},
-                          Row{"gpt3-175b", 174.6},    Row{"llama-124m", 0.124},   Row{"llama2-7b", 6.738},
-                          Row{"llama2-13b", 13.016},  Row{"llama2-70b", 68.977},  Row{"llama3-8b", 8.030},
-                          Row{"llama3-70b", 70.554},  Row{"mixtral-8x7b", 46.70}, Row{"mistral-nemo-12b", 12.248},
-                          Row{"qwen2.5-0.5b", 0.494}, Row{"qwen2.5-7b", 7.615},   Row{"smollm3-3b", 3.075},
-                          Row{"qwen3-0.6b", 0.596},   Row{"qwen3-8b", 8.191},     Row{"qwen3-30b-a3b", 30.53},
-                          Row{"olmoe-1b-7b", 6.919}}) {
+  for (auto const& row : {Row{"gpt2-124m", 0.124},     Row{"gpt2-350m", 0.354},    Row{"gpt2-774m", 0.774},
+                          Row{"gpt2-1558m", 1.558},    Row{"gpt3-6.7b", 6.65},     Row{"gpt3-13b", 12.85},
+                          Row{"gpt3-175b", 174.6},     Row{"llama-124m", 0.124},   Row{"llama2-7b", 6.738},
+                          Row{"llama2-13b", 13.016},   Row{"llama2-70b", 68.977},  Row{"llama3-8b", 8.030},
+                          Row{"llama3-70b", 70.554},   Row{"mixtral-8x7b", 46.70}, Row{"mistral-nemo-12b", 12.248},
+                          Row{"qwen2.5-0.5b", 0.494},  Row{"qwen2.5-7b", 7.615},   Row{"smollm3-3b", 3.075},
+                          Row{"qwen3-0.6b", 0.596},    Row{"qwen3-8b", 8.191},     Row{"qwen3-30b-a3b", 30.53},
+                          Row{"olmoe-1b-7b", 6.919},   Row{"olmo2-1b", 1.485},     Row{"olmo2-7b", 7.299},
+                          Row{"granite3.1-2b", 2.534}, Row{"glm4-9b", 9.400},      Row{"phi4", 14.66}}) {
     EXPECT_NEAR(billions(model_preset(row.name)) / row.billions, 1.0, 0.01) << row.name;
   }
 }

@@ -159,6 +159,47 @@ inline Json olmoe() {
           {"router_aux_loss_coef", 0.01},
           {"tie_word_embeddings", false}};
 }
+/// As OLMo-2-0425-1B: norms behind the sub-layers.
+inline Json olmo2() {
+  return {{"model_type", "olmo2"},       {"vocab_size", 100352},      {"max_position_embeddings", 4096},
+          {"hidden_size", 2048},         {"intermediate_size", 8192}, {"num_hidden_layers", 16},
+          {"num_attention_heads", 16},   {"num_key_value_heads", 16}, {"hidden_act", "silu"},
+          {"rms_norm_eps", 1e-6},        {"rope_theta", 500000},      {"rope_scaling", nullptr},
+          {"attention_bias", false},     {"attention_dropout", 0.0},  {"initializer_range", 0.02},
+          {"tie_word_embeddings", false}};
+}
+/// As granite-3.1-2b-base: multipliers.
+inline Json granite() {
+  return {{"model_type", "granite"},
+          {"vocab_size", 49155},
+          {"max_position_embeddings", 131072},
+          {"hidden_size", 2048},
+          {"intermediate_size", 8192},
+          {"num_hidden_layers", 40},
+          {"num_attention_heads", 32},
+          {"num_key_value_heads", 8},
+          {"hidden_act", "silu"},
+          {"rms_norm_eps", 1e-5},
+          {"rope_theta", 5000000.0},
+          {"rope_scaling", nullptr},
+          {"attention_bias", false},
+          {"mlp_bias", false},
+          {"attention_dropout", 0.1},
+          {"attention_multiplier", 0.015625},
+          {"embedding_multiplier", 12.0},
+          {"residual_multiplier", 0.22},
+          {"logits_scaling", 8.0},
+          {"tie_word_embeddings", true}};
+}
+/// As GLM-4-9B-0414: norms on both sides, half of each head rotates in pairs of neighbours.
+inline Json glm4() {
+  return {{"model_type", "glm4"},         {"vocab_size", 151552},       {"max_position_embeddings", 32768},
+          {"hidden_size", 4096},          {"intermediate_size", 13696}, {"num_hidden_layers", 40},
+          {"num_attention_heads", 32},    {"num_key_value_heads", 2},   {"head_dim", 128},
+          {"hidden_act", "silu"},         {"rms_norm_eps", 1e-5},       {"rope_theta", 10000.0},
+          {"partial_rotary_factor", 0.5}, {"attention_bias", true},     {"attention_dropout", 0.0},
+          {"tie_word_embeddings", false}};
+}
 /// As SmolLM3-3B: every fourth layer does not rotate.
 inline Json smollm3() {
   Json file{{"model_type", "smollm3"},

@@ -22,7 +22,7 @@ Vec const x = random_values("x", rows*hidden), branch = random_values("branch", 
 
 /// The factor of row r, column c when the first sample is `first`, word by word.
 double factor(kernels::Dropout const& d, std::int64_t first, std::int64_t r, std::int64_t c) {
-  if (!d.active()) return 1.0;
+  if (!d.active()) return d.scale;
   auto const word = p3d::base::random_word(d.key, first + r / seq, (r % seq) * hidden + c);
   return word >= d.threshold ? d.scale : 0.0;
 }
@@ -51,6 +51,20 @@ TEST(Dropout, ThresholdAndScale) {
   EXPECT_NE(half.key.k0, kernels::make_dropout(0.5, 1, "b").key.k0);
   for (double rate : {1.0, -0.1, std::nan("")})
     expect_error([&] { kernels::make_dropout(rate, 1, "a"); }, "a dropout rate lies in [0, 1)");
+}
+
+TEST(Dropout, AMultiplierIsThereWithAndWithoutDropout) {
+  auto const d = kernels::make_dropout(0.5, 1, "a", 3.0), off = d.off();
+  EXPECT_TRUE(d.active() && d.changes());
+  EXPECT_EQ(d.scale, 6.0);
+  EXPECT_TRUE(!off.active() && off.changes());
+  EXPECT_EQ(off.scale, 3.0);
+  EXPECT_FALSE(kernels::make_dropout(0.5, 1, "a").off().changes());
+  auto const rows = matrix_of<double>(2, 3, {1, 2, 3, 4, 5, 6}), to = matrix_of<double>(2, 3, Vec(6));
+  kernels::multiply<double>(ExecSpace(), 0.5, rows, to);
+  EXPECT_EQ(host(to), (Vec{0.5, 1, 1.5, 2, 2.5, 3}));
+  kernels::multiply<double>(ExecSpace(), 1.0, rows, rows);
+  EXPECT_EQ(host(rows), (Vec{1, 2, 3, 4, 5, 6}));
 }
 
 // The host draws many blocks together, and what is left one by one.
@@ -105,6 +119,11 @@ TEST(Residual, MatchesTheDocumentedMask) {
     check_residual<float>(drop, has_bias, 5e-7);
     check_residual<double>(kernels::Dropout{}, has_bias, 1e-15);
     check_residual<float>(kernels::Dropout{}, has_bias, 5e-7);
+    auto const multiplied = kernels::make_dropout(0.3, 11, "site", 0.25);
+    EXPECT_EQ(multiplied.threshold, kernels::make_dropout(0.3, 11, "site").threshold);
+    check_residual<double>(multiplied, has_bias, 1e-15);
+    check_residual<double>(multiplied.off(), has_bias, 1e-15);
+    check_residual<float>(multiplied.off(), has_bias, 5e-7);
   }
 }
 

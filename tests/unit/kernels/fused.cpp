@@ -59,7 +59,7 @@ void check_forward(bool layer, bool has_bias, Dropout const& dropout) {
 TEST(FusedNorm, ForwardIsTheResidualSumThenTheNorm) {
   for (bool layer : {false, true})
     for (bool has_bias : {false, true})
-      for (Dropout const& dropout : {Dropout{}, drop}) {
+      for (Dropout const& dropout : {Dropout{}, drop, kernels::make_dropout(0.3, 11, "site", 0.4).off()}) {
         check_forward<double>(layer, has_bias, dropout);
         check_forward<float>(layer, has_bias, dropout);
         check_forward<bfloat16>(layer, has_bias, dropout);
@@ -92,6 +92,52 @@ struct Backward {
   View2<S> after(Shares shares) const { return shares == Shares::after_is_dx ? d : own; }
   Results results(View2<S> before) const { return {host(d), host(before), host(dw), host(db), host(da), host(dother)}; }
 };
+
+// A norm behind a branch: the branch with its bias is kept, and the norm takes its place.
+template <class S>
+void check_norm_of_branch(bool layer, bool has_bias) {
+  ExecSpace const exec;
+  auto const b = matrix_of<S>(rows, hidden, branch), zeros = matrix_of<S>(rows, hidden, Vec(rows * hidden));
+  auto const add = vector_of<S>(has_bias ? bias : Vec()), w = vector_of<S>(weight), wb = vector_of<S>(bias);
+  Forward<S> const once, apart;
+  kernels::residual_forward<S>(exec, shape, zeros, b, add, {}, apart.mid);
+  kernels::ResidualSum<S> sum;
+  sum.branch = b;
+  sum.bias = add;
+  if (layer) {
+    kernels::layernorm_forward<S>(exec, apart.mid, w, wb, eps, apart.y, apart.mean, apart.scale);
+    kernels::layernorm_forward<S>(exec, sum, once.mid, w, wb, eps, b, once.mean, once.scale);
+  } else {
+    kernels::rmsnorm_forward<S>(exec, apart.mid, w, eps, apart.y, apart.scale);
+    kernels::rmsnorm_forward<S>(exec, sum, once.mid, w, eps, b, once.scale);
+  }
+  expect_same(host(once.mid), host(apart.mid), "branch");
+  expect_same(host(b), host(apart.y), "y");
+  expect_same(host(once.scale), host(apart.scale), "scale");
+  // Backward in the branch's place.
+  Backward<S> const kept, free;
+  if (layer) {
+    kernels::layernorm_backward<S>(exec, kept.g, kept.in, w, kept.mean, kept.scale, Store::overwrite, kept.in, kept.dw,
+                                   kept.db);
+    kernels::layernorm_backward<S>(exec, free.g, free.in, w, free.mean, free.scale, Store::overwrite, free.d, free.dw,
+                                   free.db);
+  } else {
+    kernels::rmsnorm_backward<S>(exec, kept.g, kept.in, w, kept.scale, Store::overwrite, kept.in, kept.dw);
+    kernels::rmsnorm_backward<S>(exec, free.g, free.in, w, free.scale, Store::overwrite, free.d, free.dw);
+  }
+  expect_same(host(kept.in), host(free.d), "dx");
+  expect_same(host(kept.dw), host(free.dw), "dw");
+  expect_same(host(kept.db), host(free.db), "db");
+}
+
+TEST(FusedNorm, OfABranchInItsPlace) {
+  for (bool layer : {false, true})
+    for (bool has_bias : {false, true}) {
+      check_norm_of_branch<double>(layer, has_bias);
+      check_norm_of_branch<float>(layer, has_bias);
+      check_norm_of_branch<bfloat16>(layer, has_bias);
+    }
+}
 
 template <class S>
 Results backward_at_once(bool layer, Shares shares) {

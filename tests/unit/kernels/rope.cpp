@@ -39,7 +39,7 @@ Vec rotate(Vec const& x, Rotation rotation, std::int64_t offset) {
   auto const places = ints_of(given);
   auto at = rows;
   at.positions = places;
-  kernels::rope<T>(ExecSpace(), at, heads, dim, vector_of<double>(frequencies()), rotation, d);
+  kernels::rope<T>(ExecSpace(), at, {heads, dim}, vector_of<double>(frequencies()), rotation, d);
   return host(d);
 }
 
@@ -94,13 +94,45 @@ TEST(Rope, ScoresSeeDistancesOnly) {
   EXPECT_NEAR(score(here, 5, 2), score(there, 5, 2), 1e-11);
 }
 
-TEST(Rope, OddHeadsAreRefused) {
+TEST(Rope, PairsOfNeighboursAndPartsOfAHead) {
+  // The first 6 of a head's 10 dimensions rotate.
+  constexpr std::int64_t rotary = 6;
+  Vec f;
+  for (std::int64_t i = 0; i < rotary / 2; ++i) f.push_back(std::pow(theta, -2.0 * i / rotary));
+  for (auto const pairs : {kernels::RopePairs::halves, kernels::RopePairs::neighbours}) {
+    bool const halves = pairs == kernels::RopePairs::halves;
+    auto const run = [&](auto zero, Vec const& from, Rotation rotation) {
+      using T = decltype(zero);
+      auto const d = matrix_of<T>(samples * seq, width, from);
+      kernels::rope<T>(ExecSpace(), rows, {heads, dim, pairs}, vector_of<double>(f), rotation, d);
+      return host(d);
+    };
+    auto expected = x;
+    for (std::int64_t r = 0; r < samples * seq; ++r)
+      for (std::int64_t h = 0; h < heads; ++h)
+        for (std::int64_t i = 0; i < rotary / 2; ++i) {
+          double& a = expected[r * width + h * dim + (halves ? i : 2 * i)];
+          double& b = expected[r * width + h * dim + (halves ? i + rotary / 2 : 2 * i + 1)];
+          auto const z = std::complex<double>(a, b) * std::polar(1.0, position(r, 0) * f[i]);
+          a = z.real();
+          b = z.imag();
+        }
+    auto const y = run(0.0, x, Rotation::forward);
+    expect_close(y, expected, 1e-12);
+    expect_close(run(0.0F, x, Rotation::forward), expected, 1e-6);
+    expect_close(run(0.0, y, Rotation::backward), x, 1e-13);
+    EXPECT_NEAR(dot(y, dy), dot(x, run(0.0, dy, Rotation::backward)), 1e-10);
+  }
+}
+
+TEST(Rope, MorePairsThanAHeadHasAreRefused) {
   auto const d = matrix_of<double>(samples * seq, width, x);
   auto const f = vector_of<double>(frequencies());
-  expect_error([&] { kernels::rope<double>(ExecSpace(), rows, 2, 7, f, Rotation::forward, d); },
-               "head_dim must be even");
-  expect_error([&] { kernels::rope<double>(ExecSpace(), rows, 2, 8, f, Rotation::forward, d); },
-               "every pair has a frequency");
+  expect_error(
+      [&] {
+        kernels::rope<double>(ExecSpace(), rows, {2, 8}, f, Rotation::forward, d);
+      },
+      "a head has the dimensions of all pairs");
 }
 
 }  // namespace rope_test

@@ -193,11 +193,13 @@ TEST(Buffers, AreDiscardedByTheirClass) {
   EXPECT_EQ(layout::rebuilt_buffers(of({.attention = true}), 0), layout::set_of({Buffer::layer_heads}));
   EXPECT_EQ(layout::discarded_buffers(of({.activation = true}), 0), layout::set_of({Buffer::layer_act}));
   EXPECT_EQ(layout::discarded_buffers(of({.full = true}), 0), layout::saved_buffers());
-  EXPECT_EQ(layout::discarded_buffers(of({.full = true}, true), 0),
-            layout::saved_buffers() & ~layout::set_of({Buffer::layer_mid}));
-  EXPECT_EQ(layout::rebuilt_buffers(of({.full = true}), 0),
-            norms | layout::set_of({Buffer::layer_qkv, Buffer::layer_heads, Buffer::layer_mid, Buffer::layer_up,
-                                    Buffer::layer_act}));
+  auto const sums = layout::set_of({Buffer::layer_mid, Buffer::layer_branch1, Buffer::layer_post_norm1_mean,
+                                    Buffer::layer_post_norm1_scale, Buffer::layer_branch2,
+                                    Buffer::layer_post_norm2_mean, Buffer::layer_post_norm2_scale});
+  EXPECT_EQ(layout::discarded_buffers(of({.full = true}, true), 0), layout::saved_buffers() & ~sums);
+  EXPECT_EQ(
+      layout::rebuilt_buffers(of({.full = true}), 0),
+      norms | sums | layout::set_of({Buffer::layer_qkv, Buffer::layer_heads, Buffer::layer_up, Buffer::layer_act}));
 }
 
 // 5 tokens of width 64 are 1280 bytes, 5 numbers 20 in pieces of 64. What a layer has no use for takes nothing.
@@ -208,6 +210,14 @@ TEST(Buffers, HaveSizesOfTheirLayer) {
   c.batch.micro = 1;
   EXPECT_EQ(bytes_of(c, {Buffer::layer_norm1_y, Buffer::layer_norm1_scale}), 1280 + 64);
   EXPECT_EQ(bytes_of(c, {Buffer::layer_norm1_mean}), 64);
+  EXPECT_EQ(bytes_of(c, {Buffer::layer_branch1, Buffer::layer_post_norm1_scale}), 0);
+  auto behind = c;
+  behind.model.norm_placement = config::NormPlacement::post;
+  EXPECT_EQ(bytes_of(behind, {Buffer::layer_branch1, Buffer::layer_post_norm1_mean, Buffer::layer_post_norm1_scale}),
+            1280 + 2 * 64);
+  EXPECT_EQ(bytes_of(behind, {Buffer::layer_norm2_y, Buffer::layer_norm2_mean, Buffer::layer_norm2_scale}), 0);
+  behind.model.norm_placement = config::NormPlacement::sandwich;
+  EXPECT_EQ(bytes_of(behind, {Buffer::layer_branch2, Buffer::layer_norm2_y}), 2 * 1280);
   c.model.norm = config::Norm::rmsnorm;
   EXPECT_EQ(bytes_of(c, {Buffer::layer_norm1_mean}), 0);
   EXPECT_EQ(bytes_of(c, {Buffer::moe_x, Buffer::moe_lse, Buffer::moe_scratch_offsets, Buffer::moe_scratch_dx}), 0);

@@ -41,9 +41,9 @@ struct Made {
   ParamTable table;
   HuggingFaceLayout layout;
 };
-Made make(config::Config const& c) {
+Made make(config::Config const& c, std::optional<config::ModelFamily> origin = {}) {
   auto table = make_param_table(c);
-  auto layout = hugging_face_layout(c.model, table);
+  auto layout = hugging_face_layout(config::family_of(c.model, origin), c.model, table);
   return {std::move(table), std::move(layout)};
 }
 std::map<std::string, std::vector<std::int64_t>> shapes(HuggingFaceLayout const& layout) {
@@ -126,6 +126,55 @@ TEST(HuggingFaceLayout, Qwen3AndOlmoeNormQueriesAndKeys) {
   EXPECT_EQ(shapes(found).at("model.layers.1.mlp.experts.2.gate_proj.weight"), (Shape{6, 8}));
   olmoe.model.qk_norm = config::QkNorm::head;
   EXPECT_EQ(make(olmoe).layout.family, config::ModelFamily::qwen3_moe);
+}
+
+TEST(HuggingFaceLayout, Olmo2AndGlm4HaveNormsBehindSubLayers) {
+  auto c = llama(false);
+  c.model.norm_placement = config::NormPlacement::post, c.model.qk_norm = config::QkNorm::full;
+  auto const olmo2 = shapes(make(c).layout);
+  using Shape = std::vector<std::int64_t>;
+  EXPECT_EQ(olmo2.at("model.layers.0.post_attention_layernorm.weight"), (Shape{8}));
+  EXPECT_EQ(olmo2.at("model.layers.1.post_feedforward_layernorm.weight"), (Shape{8}));
+  EXPECT_FALSE(olmo2.contains("model.layers.0.input_layernorm.weight"));
+  c.model.window = {3, 0};
+  EXPECT_EQ(make(c).layout.family, config::ModelFamily::olmo3);
+  EXPECT_EQ(shapes(make(c).layout), olmo2);
+  auto glm4 = llama(false);
+  glm4.model.norm_placement = config::NormPlacement::sandwich, glm4.model.rope_pairs = config::RopePairs::neighbours;
+  auto const made = make(glm4);
+  auto const found = shapes(made.layout);
+  EXPECT_EQ(made.layout.family, config::ModelFamily::glm4);
+  EXPECT_EQ(found.size(), 1u + 2 * (9 - 1 + 2) + 2) << "gate and up share a tensor; two norms more";
+  EXPECT_EQ(found.at("model.layers.1.mlp.gate_up_proj.weight"), (Shape{24, 8}));
+  for (char const* norm : {"input", "post_self_attn", "post_attention", "post_mlp"})
+    EXPECT_EQ(found.at(std::string("model.layers.0.") + norm + "_layernorm.weight"), (Shape{8}));
+  auto const& specs = made.table.specs();
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    if (!specs[i].name.ends_with("mlp.up.weight")) continue;
+    EXPECT_EQ(made.layout.places[i].tensor, made.layout.places[i - 1].tensor);
+    EXPECT_EQ(made.layout.places[i].first, 12) << "behind the rows of the gate";
+  }
+}
+
+TEST(HuggingFaceLayout, Phi3JoinsTensorsAndIsKnownByItsOrigin) {
+  auto const c = llama(false);
+  EXPECT_EQ(make(c).layout.family, config::ModelFamily::llama);
+  auto const made = make(c, config::ModelFamily::phi3);
+  EXPECT_EQ(made.layout.family, config::ModelFamily::phi3);
+  auto const found = shapes(made.layout);
+  using Shape = std::vector<std::int64_t>;
+  EXPECT_EQ(found.size(), 1u + 2 * 6 + 2);
+  EXPECT_EQ(found.at("model.layers.0.self_attn.qkv_proj.weight"), (Shape{16, 8}));
+  EXPECT_EQ(found.at("model.layers.1.mlp.gate_up_proj.weight"), (Shape{24, 8}));
+  for (std::size_t i = 0; i < made.table.specs().size(); ++i) {
+    auto const& name = made.table.specs()[i].name;
+    EXPECT_EQ(made.layout.places[i].first, name.ends_with("k.weight")    ? 8
+                                           : name.ends_with("v.weight")  ? 12
+                                           : name.ends_with("up.weight") ? 12
+                                                                         : 0)
+        << name;
+  }
+  EXPECT_EQ(make(llama(true), config::ModelFamily::phi3).layout.family, config::ModelFamily::llama) << "it has biases";
 }
 
 TEST(HuggingFaceLayout, EveryExpertHasTensorsOfItsOwn) {

@@ -73,7 +73,8 @@ TEST(ParamTable, PublishedModelsHaveTheirNumberOfParameters) {
        {Row{"llama3-8b", 8'030'261'248}, Row{"mixtral-8x7b", 46'702'792'704}, Row{"mistral-nemo-12b", 12'247'782'400},
         Row{"qwen2.5-0.5b", 494'032'768}, Row{"qwen2.5-7b", 7'615'616'512}, Row{"smollm3-3b", 3'075'098'624},
         Row{"qwen3-0.6b", 596'049'920}, Row{"qwen3-8b", 8'190'735'360}, Row{"qwen3-30b-a3b", 30'532'122'624},
-        Row{"olmoe-1b-7b", 6'919'161'856}}) {
+        Row{"olmoe-1b-7b", 6'919'161'856}, Row{"olmo2-1b", 1'484'916'736}, Row{"olmo2-7b", 7'298'617'344},
+        Row{"granite3.1-2b", 2'533'531'648}, Row{"glm4-9b", 9'400'279'040}, Row{"phi4", 14'659'507'200}}) {
     auto const input =
         config::parse_text("", "t.toml", "/", {"data.format=synthetic", std::string("model.preset=") + row.preset}, 1);
     ASSERT_TRUE(input.config) << row.preset;
@@ -102,6 +103,21 @@ TEST(ParamTable, NamesInGlobalOrder) {
                                       "layers.0.attn.k.weight", "layers.0.attn.v.weight", "layers.0.attn.out.weight",
                                       "layers.0.norm2.weight", "layers.0.mlp.gate.weight", "layers.0.mlp.up.weight",
                                       "layers.0.mlp.down.weight", "final_norm.weight", "head.weight"}));
+}
+
+TEST(ParamTable, NormsStandInFrontBehindOrAtBothPlaces) {
+  auto const norms = [](config::NormPlacement placement) {
+    std::vector<std::string> out;
+    auto const table = make_param_table(test::tiny_norms(placement));
+    for (auto const row : table.rows_of_layer(1))
+      if (table.specs()[row].name.find("norm") != std::string::npos) out.push_back(table.specs()[row].name.substr(9));
+    return out;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(norms(config::NormPlacement::pre), (Names{"norm1.weight", "norm2.weight"}));
+  EXPECT_EQ(norms(config::NormPlacement::post), (Names{"post_norm1.weight", "post_norm2.weight"}));
+  EXPECT_EQ(norms(config::NormPlacement::sandwich),
+            (Names{"norm1.weight", "post_norm1.weight", "norm2.weight", "post_norm2.weight"}));
 }
 
 TEST(ParamTable, NormsOfQueriesAndKeys) {

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rotary frequencies against those of Hugging Face transformers 5.23 (LlamaRotaryEmbedding(config).inv_freq, which are
-// float), and in double against closed forms.
+// Rotary frequencies against those of Hugging Face transformers, 5.23 in float (LlamaRotaryEmbedding(config).inv_freq)
+// and 5.24 in double (tests/golden/make_rope.py), and against closed forms.
 
 #include <p3d/layout/rope.hpp>
 
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
 #include <numbers>
+#include <sstream>
+#include <string>
 
 namespace p3d::layout {
 namespace {
@@ -30,6 +33,13 @@ void expect_same(config::Model const& m, std::vector<double> const& expected) {
 TEST(Rope, PlainFrequenciesAreThoseOfTransformers) {
   expect_same(model_of(16, 1e4), {1.0, 0.316227764, 0.100000001, 0.0316227786, 0.00999999978, 0.00316227786,
                                   0.00100000005, 0.000316227786});
+}
+
+TEST(Rope, APartOfAHeadHasTheFrequenciesOfAHeadOfThatWidth) {
+  auto part = model_of(24, 1e4);
+  part.rope_fraction = 0.7;  // 16.8 dimensions
+  EXPECT_EQ(part.rotary_dim(), 16);
+  EXPECT_EQ(rope_frequencies(part), rope_frequencies(model_of(16, 1e4)));
 }
 
 TEST(Rope, LinearScalingIsThatOfTransformers) {
@@ -77,6 +87,41 @@ TEST(Rope, Llama3MixesInProportionToRotations) {
   m.rope_high_freq_factor = rotations * 1.5;
   ASSERT_EQ(rope_frequencies(m).size(), 1u);
   EXPECT_NEAR(rope_frequencies(m)[0], 0.1 * 2 / 3 + 1.0 / 3, 1e-15);
+}
+
+TEST(Rope, ScaledFrequenciesAndFactorsAreThoseOfTransformersInDouble) {
+  std::ifstream in(std::string(P3D_SOURCE_DIR) + "/tests/golden/rope.reference.txt");
+  int lines = 0;
+  for (std::string line, kind; std::getline(in, line);) {
+    if (line.starts_with("#")) continue;
+    std::istringstream words(line);
+    config::Model m = model_of(2, 1e4);
+    double fast = 0, slow = 0, factor = 0;
+    words >> kind >> m.head_size >> m.rope_fraction >> m.rope_theta >> m.rope_scaling_factor >>
+        m.rope_original_seq_len >> fast >> slow >> m.rope_attention_factor >> m.rope_truncate >> factor;
+    ASSERT_FALSE(words.fail()) << line;
+    m.rope_scaling = kind == "yarn"     ? config::RopeScaling::yarn
+                     : kind == "llama3" ? config::RopeScaling::llama3
+                                        : config::RopeScaling::linear;
+    m.rope_beta_fast = m.rope_high_freq_factor = fast;
+    m.rope_beta_slow = m.rope_low_freq_factor = slow;
+    EXPECT_NEAR(rope_factor(m) / factor, 1.0, 5e-16) << line;
+    auto const made = rope_frequencies(m);
+    for (auto const found : made) {
+      double expected = 0;
+      words >> expected;
+      EXPECT_NEAR(found / expected, 1.0, 5e-15) << line;
+    }
+    EXPECT_TRUE(words.good() || words.eof()) << "as many frequencies";
+    EXPECT_FALSE(words.fail()) << line;
+    m.rope_scaling_layers = {1, 0};
+    EXPECT_EQ(rope_frequencies(m, 2), made);
+    EXPECT_EQ(rope_factor(m, 1), 1.0);
+    m.rope_scaling = config::RopeScaling::none;
+    EXPECT_NE(rope_frequencies(m).size(), 0u);
+    ++lines;
+  }
+  EXPECT_EQ(lines, 20);
 }
 
 TEST(Rope, LearnedPositionsHaveNoFrequencies) { EXPECT_TRUE(rope_frequencies(config::Model{}).empty()); }

@@ -51,6 +51,13 @@ inline config::Config tiny_qk_norm(config::QkNorm norm, layout::PerAxis mesh = {
   return c;
 }
 
+/// As tiny_llama, with norms behind the sub-layers, or on both sides.
+inline config::Config tiny_norms(config::NormPlacement placement, layout::PerAxis mesh = {}) {
+  auto c = tiny_llama(mesh);
+  c.model.norm_placement = placement;
+  return c;
+}
+
 /// As tiny_llama, with experts in layers 1 and 2: routed ones with groups and biases, and gated shared ones. Its tokens
 /// are divided over all ranks of a stage.
 inline config::Config tiny_moe(layout::PerAxis mesh = {}) {
@@ -78,6 +85,8 @@ inline std::vector<config::Config> tiny_configs() {
         out.push_back(tiny_qwen2({.tp = tp, .pp = pp, .dp = dp}));
         for (auto norm : {config::QkNorm::head, config::QkNorm::full})
           out.push_back(tiny_qk_norm(norm, {.tp = tp, .pp = pp, .dp = dp}));
+        for (auto placement : {config::NormPlacement::post, config::NormPlacement::sandwich})
+          out.push_back(tiny_norms(placement, {.tp = tp, .pp = pp, .dp = dp}));
       }
     }
   }
@@ -88,8 +97,9 @@ inline std::string describe(config::Config const& c) {
   return std::string(c.model.bias       ? "gpt"
                      : c.model.qkv_bias ? "qwen2"
                                         : "llama") +
-         " qk_norm=" + to_string(c.model.qk_norm) + " dp=" + std::to_string(c.parallel.dp) +
-         " tp=" + std::to_string(c.parallel.tp) + " pp=" + std::to_string(c.parallel.pp);
+         " qk_norm=" + to_string(c.model.qk_norm) + " norms=" + to_string(c.model.norm_placement) +
+         " dp=" + std::to_string(c.parallel.dp) + " tp=" + std::to_string(c.parallel.tp) +
+         " pp=" + std::to_string(c.parallel.pp);
 }
 
 }  // namespace p3d::test

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+// The families of models one by one: published files are their presets, and what each family has is read or refused.
+
+#include "hugging_face_support.hpp"
+
+namespace p3d::config::test {
+namespace {
+
+using p3d::test::expect_error;
+
+TEST(ModelFamilies, MistralIsALlamaWithAWindow) {
+  auto const read_model = read(mistral());
+  EXPECT_EQ(read_model.family, ModelFamily::mistral);
+  EXPECT_STREQ(to_string(read_model.family), "mistral");
+  auto expected = read(with(without(mistral(), "sliding_window"), "model_type", "llama")).model;
+  EXPECT_TRUE(expected.window.empty());
+  expected.window = {4096};
+  EXPECT_EQ(read_model.model, expected);
+  EXPECT_EQ(read(with(mistral(), "sliding_window", 1)).model.window_of(31), 1);
+  // null is none, and a file that says nothing means the default of transformers.
+  EXPECT_TRUE(read(with(mistral(), "sliding_window", nullptr)).model.window.empty());
+  EXPECT_EQ(read(without(mistral(), "sliding_window")).model.window, std::vector<std::int64_t>{4096});
+  EXPECT_EQ(read(with(without(mistral(), "num_key_value_heads"), "num_attention_heads", 16)).model.kv_heads, 8);
+  EXPECT_EQ(read(with(mistral(), "num_key_value_heads", nullptr)).model.kv_heads, 32);
+}
+
+TEST(ModelFamilies, HeadDimMayDifferFromHiddenOverHeads) {
+  auto const found = read_preset(nemo(), ModelFamily::mistral, {"model.preset=mistral-nemo-12b"});
+  EXPECT_EQ(found.model.head_dim(), 128);
+  EXPECT_EQ(read(with(llama(), "head_dim", 64)).model.head_dim(), 64);
+  EXPECT_EQ(read(with(with(llama(), "hidden_size", 4000), "head_dim", 64)).model.head_dim(), 64);
+  refused_file(with(llama(), "hidden_size", 4001),
+               "hidden_size divisible by num_attention_heads, or head_dim: 4001 and 32");
+  refused_file(with(nemo(), "head_dim", 127), "an even head_dim");
+  refused_file(with(nemo(), "head_dim", 0), "head_dim, a whole number from 1");
+}
+
+TEST(ModelFamilies, Qwen2HasBiasesOfQueriesKeysAndValuesAlone) {
+  auto const found = read_preset(qwen2(), ModelFamily::qwen2, {"model.preset=qwen2.5-0.5b"});
+  EXPECT_TRUE(found.model.qkv_bias && !found.model.bias);
+  EXPECT_EQ(read(with(without(qwen2(), "num_key_value_heads"), "num_attention_heads", 32)).model.kv_heads, 32);
+  refused_file(with(qwen2(), "use_sliding_window", true), "attention to all earlier tokens");
+  refused_file(with(qwen2(), "use_mrope", true), "use_mrope");
+  refused_file(with(with(qwen2(), "attention_bias", true), "mlp_bias", true), "Qwen2 has biases of q, k and v alone");
+}
+
+TEST(ModelFamilies, Qwen3NormsQueriesAndKeysOfEachHead) {
+  auto const found = read_preset(qwen3(), ModelFamily::qwen3, {"model.preset=qwen3-0.6b"});
+  EXPECT_EQ(found.model.qk_norm, QkNorm::head);
+  EXPECT_FALSE(found.model.has_qkv_bias());
+  EXPECT_EQ(read(without(qwen3(), "head_dim")).model.head_dim(), 128) << "the default of Qwen3Config";
+  EXPECT_EQ(read(with(without(qwen3(), "num_key_value_heads"), "num_attention_heads", 32)).model.kv_heads, 32);
+  auto const odd = with(without(qwen3(), "head_dim"), "hidden_size", 1000);
+  EXPECT_EQ(read(with(odd, "num_attention_heads", 24)).model.head_dim(), 128);
+  refused_file(with(qwen3(), "attention_bias", true), "norms of queries and keys without biases");
+  refused_file(with(qwen3(), "use_sliding_window", true), "attention to all earlier tokens");
+}
+
+TEST(ModelFamilies, Olmo2AndOlmo3NormBehindSubLayers) {
+  auto const found = read_preset(olmo2(), ModelFamily::olmo2, {"model.preset=olmo2-1b"});
+  EXPECT_EQ(found.model.norm_placement, NormPlacement::post);
+  EXPECT_EQ(found.model.qk_norm, QkNorm::full);
+  auto file = with(with(olmo2(), "model_type", "olmo3"), "sliding_window", 4096);
+  auto model = found.model;
+  model.window = {4096, 4096, 4096, 0};
+  EXPECT_EQ(read(file).family, ModelFamily::olmo3);
+  EXPECT_EQ(read(file).model, model) << "the default of Olmo3Config: every fourth layer attends to all tokens";
+  auto kinds = Json::array();
+  for (int l = 0; l < 16; ++l) kinds.push_back(l % 2 == 0 ? "full_attention" : "sliding_attention");
+  model.window = {0, 4096};
+  EXPECT_EQ(read(with(file, "layer_types", kinds)).model, model);
+  kinds.erase(0);
+  refused_file(with(file, "layer_types", kinds),
+               "layer_types, \"full_attention\" or \"sliding_attention\" for each layer");
+  Json const plain{{"rope_type", "default"}, {"rope_theta", 500000.0}};
+  auto const by_kind = [&](Json const& full) {
+    return with(without(file, "rope_theta"), "rope_parameters",
+                {{"full_attention", full}, {"sliding_attention", plain}});
+  };
+  EXPECT_EQ(read(by_kind(plain)).model.rope_theta, 5e5);
+  refused_file(by_kind(with(plain, "rope_theta", 1e4)),
+               "with one rope_theta in all kinds of layers, \"default\" in those");
+  // As OLMo-3-1025-7B: YaRN where there is no window.
+  Json const yarn{{"rope_type", "yarn"}, {"factor", 8.0},  {"attention_factor", 1.2079441541679836},
+                  {"beta_fast", 32},     {"beta_slow", 1}, {"original_max_position_embeddings", 8192},
+                  {"rope_theta", 5e5}};
+  auto const scaled = read(by_kind(yarn)).model;
+  EXPECT_EQ(scaled.rope_scaling_layers, (std::vector<std::int64_t>{0, 0, 0, 1}));
+  EXPECT_EQ(read(with(file, "rope_scaling", without(yarn, "rope_theta"))).model, scaled);
+  refused_file(with(olmo2(), "attention_bias", true), "norms of queries and keys without biases");
+}
+
+TEST(ModelFamilies, GraniteMultiplies) {
+  auto const found = read_preset(granite(), ModelFamily::granite, {"model.preset=granite3.1-2b"});
+  EXPECT_EQ(found.model.attention_scale(), 0.015625);
+  EXPECT_EQ(found.notes.size(), 1u) << "attention_dropout";
+  EXPECT_EQ(read(without(granite(), "attention_multiplier")).model.attention_scale(), 1.0) << "GraniteConfig's default";
+  refused_file(with(granite(), "logits_scaling", 0.0), "logits_scaling, a number from");
+  refused_file(with(llama(), "logits_scaling", 8.0), "no key but those that p3d knows: \"logits_scaling\"");
+}
+
+TEST(ModelFamilies, Glm4RotatesNeighboursOfAPartOfEachHead) {
+  auto const found = read_preset(glm4(), ModelFamily::glm4, {"model.preset=glm4-9b"});
+  EXPECT_EQ(found.model.rotary_dim(), 64);
+  EXPECT_TRUE(found.model.qkv_bias && !found.model.bias);
+  EXPECT_EQ(read(without(glm4(), "partial_rotary_factor")).model.rope_fraction, 0.5) << "the default of Glm4Config";
+  EXPECT_TRUE(read(without(glm4(), "attention_bias")).model.qkv_bias) << "the default of Glm4Config";
+  auto newer = without(without(glm4(), "partial_rotary_factor"), "rope_theta");
+  newer["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e4}, {"partial_rotary_factor", 0.25}};
+  EXPECT_EQ(read(newer).model.rope_fraction, 0.25);
+  refused_file(with(glm4(), "partial_rotary_factor", 0.01), "an even number of at least 2: 0.01 of 128");
+  refused_file(with(glm4(), "partial_rotary_factor", 1.5), "partial_rotary_factor, a number from");
+  refused_file(with(llama(), "partial_rotary_factor", 0.5), "rotation of the whole head");
+}
+
+TEST(ModelFamilies, Phi3IsKnownByItsFile) {
+  // As Phi-4: a Llama with fused tensors.
+  Json const phi4{
+      {"model_type", "phi3"},         {"vocab_size", 100352},        {"max_position_embeddings", 16384},
+      {"hidden_size", 5120},          {"intermediate_size", 17920},  {"num_hidden_layers", 40},
+      {"num_attention_heads", 40},    {"num_key_value_heads", 10},   {"hidden_act", "silu"},
+      {"rms_norm_eps", 1e-5},         {"rope_theta", 250000},        {"rope_scaling", nullptr},
+      {"resid_pdrop", 0.0},           {"embd_pdrop", 0.0},           {"sliding_window", nullptr},
+      {"attention_bias", false},      {"attention_dropout", 0.0},    {"original_max_position_embeddings", 16384},
+      {"partial_rotary_factor", 1.0}, {"tie_word_embeddings", false}};
+  auto const found = read_preset(phi4, ModelFamily::phi3, {"model.preset=phi4"});
+  EXPECT_EQ(family_of(found.model), ModelFamily::llama) << "without its file";
+  EXPECT_EQ(family_of(found.model, ModelFamily::phi3), ModelFamily::phi3);
+  auto const text = write_hugging_face(found.model, "bfloat16", -1, ModelFamily::phi3);
+  EXPECT_EQ(read_hugging_face(text, "p").family, ModelFamily::phi3);
+  EXPECT_EQ(read_hugging_face(text, "p").model, found.model);
+  EXPECT_EQ(read(with(phi4, "sliding_window", 2047)).model.window, std::vector<std::int64_t>{2047});
+  EXPECT_EQ(read(with(phi4, "partial_rotary_factor", 0.75)).model.rotary_dim(), 96);
+  EXPECT_EQ(read(with(phi4, "resid_pdrop", 0.1)).notes.size(), 1u);
+  refused_file(with(with(phi4, "attention_bias", true), "mlp_bias", true), "Phi-3 has no biases");
+  refused_file(with(phi4, "rope_scaling", {{"type", "longrope"}}), "\"longrope\"");
+}
+
+TEST(ModelFamilies, Qwen3MoeAndOlmoeHaveExpertsBesideNorms) {
+  auto const of_training = [](char const* preset) {  // which no config.json says
+    return std::vector<std::string>{std::string("model.preset=") + preset, "model.moe.aux_loss=none",
+                                    "model.moe.aux_coefficient=0.01", "model.moe.z_coefficient=0"};
+  };
+  auto const qwen = read_preset(qwen3_moe(), ModelFamily::qwen3_moe, of_training("qwen3-30b-a3b"));
+  EXPECT_EQ(qwen.model.qk_norm, QkNorm::head);
+  EXPECT_EQ(qwen.model.moe.shared_ffn, 0);
+  auto const other = read_preset(olmoe(), ModelFamily::olmoe, of_training("olmoe-1b-7b"));
+  EXPECT_EQ(other.model.qk_norm, QkNorm::full);
+  // transformers 5 writes another key.
+  auto renamed = with(without(qwen3_moe(), "num_experts"), "num_local_experts", 128);
+  EXPECT_EQ(read(renamed).model, qwen.model);
+  refused_file(with(qwen3_moe(), "num_local_experts", 64),
+               "num_local_experts = 128, as num_experts says: the number 64");
+  EXPECT_EQ(read(without(olmoe(), "num_experts")).model.moe.experts, 64) << "the default of OlmoeConfig";
+  refused_file(with(olmoe(), "clip_qkv", 8.0),
+               "clip_qkv = null (p3d's model has queries, keys and values of any size)");
+  refused_file(with(olmoe(), "attention_bias", true), "norms of queries and keys without biases");
+  refused_file(with(olmoe(), "head_dim", 64), "OLMoE's norms have hidden_size weights");
+}
+
+TEST(ModelFamilies, SomeLayersOfSmolLm3DoNotRotate) {
+  auto const found = read_preset(smollm3(), ModelFamily::smollm3, {"model.preset=smollm3-3b"});
+  EXPECT_TRUE(found.model.rotates(0) && found.model.rotates(34));
+  EXPECT_FALSE(found.model.rotates(3) || found.model.rotates(35));
+  auto const of = [](char const* key, Json const& value) {
+    return read(with(smollm3(), key, value)).model.rope_layers;
+  };
+  EXPECT_EQ(of("no_rope_layers", nullptr), (std::vector<std::int64_t>{1, 1, 1, 0}));
+  EXPECT_EQ(read(with(without(smollm3(), "no_rope_layers"), "no_rope_layer_interval", 3)).model.rope_layers,
+            (std::vector<std::int64_t>{1, 1, 0}));
+  EXPECT_TRUE(of("no_rope_layers", Json(36, 1)).empty());
+  EXPECT_EQ(of("no_rope_layers", Json(40, 0)), std::vector<std::int64_t>{0});
+  EXPECT_TRUE(read(without(smollm3(), "tie_word_embeddings")).model.tied_embeddings);
+  for (auto const& list : {Json(35, 1), Json(36, 2), Json(36, 0.5), Json(36, true), Json("all")})
+    refused_file(with(smollm3(), "no_rope_layers", list), "no_rope_layers, a list of 0 and 1");
+  refused_file(with(smollm3(), "use_sliding_window", true), "attention to all earlier tokens");
+  refused_file(with(smollm3(), "no_rope_layer_interval", 0), "no_rope_layer_interval, a whole number from 1");
+}
+
+TEST(ModelFamilies, MixtralIsThePreset) {
+  auto expected = good("", {"model.preset=mixtral-8x7b"}).model;
+  expected.preset.clear();
+  expected.moe.aux_loss = AuxLoss::none, expected.moe.aux_coefficient = Moe{}.aux_coefficient;
+  auto const found = read(mixtral());
+  EXPECT_EQ(found.family, ModelFamily::mixtral);
+  EXPECT_EQ(found.model, expected);
+  EXPECT_TRUE(found.notes.empty());
+  EXPECT_EQ(read(with(mixtral(), "output_router_logits", true)).notes.size(), 1u);
+  EXPECT_EQ(read(with(mixtral(), "router_jitter_noise", 0.1)).notes.size(), 1u);
+  EXPECT_EQ(read(with(mixtral(), "sliding_window", 4096)).model.window_of(3), 4096);
+  auto shorter = mixtral();
+  for (auto const* key : {"rms_norm_eps", "rope_theta", "num_local_experts", "num_experts_per_tok", "sliding_window",
+                          "num_key_value_heads"})
+    shorter.erase(key);
+  EXPECT_EQ(read(shorter).model, expected) << "the defaults of MixtralConfig";
+  refused_file(with(mixtral(), "num_experts_per_tok", 9),
+               "num_experts_per_tok of at most num_local_experts = 8: the number 9");
+  refused_file(with(with(mixtral(), "num_experts_per_tok", 1), "num_local_experts", 0),
+               "num_local_experts, a whole number from 1 to 65536");
+  refused_file(with(mixtral(), "num_experts", 8), "\"num_experts\"");
+  refused_file(with(llama(), "num_local_experts", 8), "\"num_local_experts\"");
+}
+
+TEST(ModelFamilies, QwenHasSharedExpertsAndDenseLayers) {
+  auto const found = read(qwen2_moe());
+  EXPECT_EQ(found.family, ModelFamily::qwen2_moe);
+  auto const& moe = found.model.moe;
+  EXPECT_EQ(moe.experts, 60);
+  EXPECT_EQ(moe.top_k, 4);
+  EXPECT_EQ(moe.ffn, 1408);
+  EXPECT_EQ(moe.shared_ffn, 5632);
+  EXPECT_TRUE(moe.shared_gate);
+  EXPECT_FALSE(moe.normalize);
+  EXPECT_EQ(found.model.ffn, 5632);
+  EXPECT_EQ(found.model.moe_layers(), 24);
+  EXPECT_TRUE(found.model.window.empty());
+  auto const layers = [](Json list, int step) {
+    auto const m = read(with(with(qwen2_moe(), "mlp_only_layers", std::move(list)), "decoder_sparse_step", step)).model;
+    std::vector<std::int64_t> dense;
+    for (std::int64_t l = 0; l < 8; ++l)
+      if (!m.has_experts(l)) dense.push_back(l);
+    return dense;
+  };
+  using Dense = std::vector<std::int64_t>;
+  EXPECT_EQ(layers(Json::array(), 1), Dense{});
+  EXPECT_EQ(layers({1, 0}, 1), (Dense{0, 1}));
+  EXPECT_EQ(layers({1}, 2), (Dense{0, 1, 2, 4, 6})) << "layer 0 has no experts anyway";
+  for (auto const& list : {Json{1}, Json{0, 2}, Json{24}, Json{-1}, Json("all"), Json{0, "one"}})
+    refused_file(with(qwen2_moe(), "mlp_only_layers", list), "mlp_only_layers, a list of the first layers");
+  refused_file(with(qwen2_moe(), "decoder_sparse_step", 25), "a layer with experts: none");
+  EXPECT_FALSE(found.model.has_qkv_bias());
+  EXPECT_TRUE(read(without(qwen2_moe(), "qkv_bias")).model.qkv_bias) << "the default of Qwen2MoeConfig";
+  EXPECT_FALSE(read(without(qwen2_moe(), "qkv_bias")).model.bias);
+  refused_file(with(qwen2_moe(), "use_sliding_window", true), "attention to all earlier tokens");
+  EXPECT_TRUE(read(with(qwen2_moe(), "layer_types", {"full_attention"})).model.window.empty());
+  refused_file(with(qwen2_moe(), "layer_types", {"full_attention", "sliding_attention"}),
+               "layer_types of full_attention");
+}
+
+}  // namespace
+}  // namespace p3d::config::test
