@@ -129,9 +129,9 @@ void read_rope(Reader& r, Model& m, double default_theta, bool fraction, std::st
   auto other = m;
   for (auto const& kind : rope.items())
     read_rope_object(kind.value(), kind.key() == "full_attention" ? m : other, where + ", " + kind.key(), fraction);
-  if (other.rope_theta != m.rope_theta || other.rope_scaling != RopeScaling::none)
-    r.wrong(fmt::format("{} with one rope_theta in all kinds of layers, \"default\" in those with a window", key),
-            "others");
+  if (other.rope_scaling != RopeScaling::none)
+    r.wrong(fmt::format("{} that are \"default\" in layers with a window", key), "others");
+  m.rope_local_theta = other.rope_theta == m.rope_theta ? 0.0 : other.rope_theta;
 }
 
 /// The first numbers of a list, as many as give all of it when they are repeated; none where all are `usual`.
@@ -351,11 +351,10 @@ void read_olmo2(Reader& r, HuggingFaceModel& out, std::string const& path) {
   read_llama(r, out, path, {.norm_eps = 1e-5, .biases = false});
 }
 
-/// Reads Olmo3Config: an OLMo 2 of which some layers, usually three of four, have a window.
-void read_olmo3(Reader& r, HuggingFaceModel& out, std::string const& path) {
-  constexpr std::int64_t default_window = 4096, default_interval = 4;
-  read_llama(r, out, path, {.norm_eps = 1e-5, .rope_theta = 5e5, .biases = false});
-  auto& m = out.model;
+/// Reads layer_types and sliding_window of models of which some layers have a window; without the list all but every
+/// `interval`th. Scaled rotary frequencies are those of the other layers.
+void read_mixed_layers(Reader& r, Model& m, std::int64_t interval) {
+  constexpr std::int64_t default_window = 4096;
   auto const window = r.integer("sliding_window", limits::width, default_window);
   auto const kinds = r.value("layer_types");
   bool const good = kinds.is_null() || (kinds.is_array() && std::ssize(kinds) == m.layers &&
@@ -366,13 +365,45 @@ void read_olmo3(Reader& r, HuggingFaceModel& out, std::string const& path) {
     return r.wrong("layer_types, \"full_attention\" or \"sliding_attention\" for each layer", r.found("layer_types"));
   for (std::int64_t l = 0; l < m.layers; ++l) {
     bool const full =
-        kinds.is_null() ? (l + 1) % default_interval == 0 : kinds[static_cast<std::size_t>(l)] == "full_attention";
+        kinds.is_null() ? (l + 1) % interval == 0 : kinds[static_cast<std::size_t>(l)] == "full_attention";
     m.window.push_back(full ? 0 : window);
+    m.rope_scaling_layers.push_back(full || m.rope_scaling == RopeScaling::none ? 1 : 0);
   }
-  if (m.rope_scaling != RopeScaling::none)
-    for (auto const w : m.window) m.rope_scaling_layers.push_back(w == 0 ? 1 : 0);
   m.rope_scaling_layers = shortest_period(std::move(m.rope_scaling_layers), 1);
   m.window = shortest_period(std::move(m.window), 0);
+}
+
+/// Reads Olmo3Config: an OLMo 2 of which some layers, usually three of four, have a window.
+void read_olmo3(Reader& r, HuggingFaceModel& out, std::string const& path) {
+  constexpr std::int64_t default_interval = 4;
+  read_llama(r, out, path, {.norm_eps = 1e-5, .rope_theta = 5e5, .biases = false});
+  if (out.model.rope_local_theta > 0) r.wrong("one rope_theta in all kinds of layers", "others");
+  read_mixed_layers(r, out.model, default_interval);
+}
+
+/// Reads Gemma3TextConfig: norms on both sides with 1 + weight, a scaled embedding, GeGLU, and two bases of rotary
+/// frequencies, of layers with a window and of others.
+void read_gemma3(Reader& r, HuggingFaceModel& out, std::string const& path) {
+  constexpr std::int64_t default_scalar = 256, default_interval = 6;
+  constexpr double local_theta = 1e4;
+  if (r.left_out("num_attention_heads")) r.wrong("num_attention_heads, a whole number", "no such key");
+  read_llama(r, out, path, {.rope_theta = 1e6, .tied = true, .kv_heads = 4, .head_dim = 256, .biases = false});
+  auto& m = out.model;
+  m.activation = Activation::geglu;
+  m.norm_offset = 1;
+  m.embedding_multiplier = std::sqrt(static_cast<double>(m.hidden));
+  auto const scalar = r.integer("query_pre_attn_scalar", limits::hidden, default_scalar);
+  if (scalar != m.head_dim()) m.attention_multiplier = 1.0 / std::sqrt(static_cast<double>(scalar));
+  auto const activation = r.value("hidden_activation");
+  if (!activation.is_null() && activation != "gelu_pytorch_tanh")
+    r.wrong("hidden_activation = \"gelu_pytorch_tanh\" (p3d's geglu has the tanh form)", r.found("hidden_activation"));
+  if (!r.has("rope_parameters")) m.rope_local_theta = r.number("rope_local_base_freq", 1e-300, 1e12, local_theta);
+  r.value("rope_local_base_freq");
+  if (m.rope_local_theta == m.rope_theta) m.rope_local_theta = 0.0;
+  auto interval = r.integer("sliding_window_pattern", limits::layers, default_interval);
+  interval = r.integer("_sliding_window_pattern", limits::layers, interval);
+  read_mixed_layers(r, m, interval);
+  if (m.window.empty()) m.rope_local_theta = 0.0;
 }
 
 /// Reads GraniteConfig: a Llama with multipliers.
@@ -418,7 +449,8 @@ void read_layer_types(Reader& r, Model const& m) {
 void require_heads(Reader& r, HuggingFaceModel const& read) {
   auto const& m = read.model;
   bool const gpt = read.family == ModelFamily::gpt2;
-  bool const own_default = read.family == ModelFamily::qwen3 || read.family == ModelFamily::glm4;
+  bool const own_default =
+      read.family == ModelFamily::qwen3 || read.family == ModelFamily::glm4 || read.family == ModelFamily::gemma3_text;
   bool const follows = !r.has("head_dim") && !own_default;
   if (m.hidden % m.heads != 0 && follows)
     r.wrong(gpt ? "n_embd divisible by n_head" : "hidden_size divisible by num_attention_heads, or head_dim",
@@ -448,6 +480,7 @@ void read_family(Reader& r, HuggingFaceModel& out, std::string const& path) {
     case ModelFamily::olmoe: return read_olmoe(r, out, path);
     case ModelFamily::granite: return read_granite(r, out, path);
     case ModelFamily::glm4: return read_glm4(r, out, path);
+    case ModelFamily::gemma3_text: return read_gemma3(r, out, path);
     case ModelFamily::phi3: return read_phi3(r, out, path);
     case ModelFamily::smollm3: return read_smollm3(r, out, path);
   }
@@ -474,7 +507,8 @@ HuggingFaceModel read_hugging_face(std::string_view text, std::string const& pat
   read_family(r, out, path);
   out.model.qk_norm = row_of(out.family).qk_norm;
   out.model.norm_placement = row_of(out.family).norm_placement;
-  if (out.family != ModelFamily::gpt2 && out.family != ModelFamily::olmo3) read_layer_types(r, out.model);
+  bool const mixed = out.family == ModelFamily::olmo3 || out.family == ModelFamily::gemma3_text;
+  if (out.family != ModelFamily::gpt2 && !mixed) read_layer_types(r, out.model);
   if (!out.model.moe.on()) out.model.moe.ffn = out.model.ffn;  // the default of the key in an input
   if (r.good()) require_heads(r, out);
   r.finish();

@@ -21,13 +21,14 @@ constexpr char const* without_effect[] = {
     // keys that every model may have
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_flash_attn_2_enabled", "_name_or_path",
     "_num_labels", "architectures", "attn_implementation", "auto_map", "begin_suppress_tokens", "bos_token_id",
-    "chunk_size_feed_forward", "decoder_start_token_id", "dtype", "eos_token_id", "exponential_decay_length_penalty",
-    "finetuning_task", "gradient_checkpointing", "id2label", "initializer_range", "is_llama_config",
-    "keys_to_ignore_at_inference", "label2id", "loss_type", "max_sequence_length", "neftune_noise_alpha", "num_labels",
-    "output_attentions", "output_hidden_states", "output_past", "output_scores", "pad_token_id", "prefix",
-    "problem_type", "return_dict", "return_dict_in_generate", "sep_token_id", "suppress_tokens", "task_specific_params",
-    "tf_legacy_loss", "tokenizer_class", "torch_dtype", "torchscript", "transformers_version", "transformers.js_config",
-    "unsloth_fixed", "unsloth_version", "use_bfloat16", "use_cache", "xla_device",
+    "cache_implementation", "chunk_size_feed_forward", "decoder_start_token_id", "dtype", "eos_token_id",
+    "exponential_decay_length_penalty", "finetuning_task", "gradient_checkpointing", "id2label", "initializer_range",
+    "is_llama_config", "keys_to_ignore_at_inference", "label2id", "loss_type", "max_sequence_length",
+    "neftune_noise_alpha", "num_labels", "output_attentions", "output_hidden_states", "output_past", "output_scores",
+    "pad_token_id", "prefix", "problem_type", "return_dict", "return_dict_in_generate", "sep_token_id",
+    "suppress_tokens", "task_specific_params", "tf_legacy_loss", "tokenizer_class", "torch_dtype", "torchscript",
+    "transformers_version", "transformers.js_config", "unsloth_fixed", "unsloth_version", "use_bfloat16", "use_cache",
+    "xla_device",
     // of generation, in older files
     "bad_words_ids", "diversity_penalty", "do_sample", "early_stopping", "encoder_no_repeat_ngram_size",
     "forced_bos_token_id", "forced_eos_token_id", "length_penalty", "max_length", "min_length", "no_repeat_ngram_size",
@@ -63,6 +64,9 @@ std::vector<Required> const& required() {
       {"clip_qkv", nullptr, "queries, keys and values of any size"},
       {"use_mrope", false, "rotation by one position"},
       {"rope_interleaved", false, "rotation of the pairs i and i + head_dim / 2"},
+      {"attn_logit_softcapping", nullptr, "scores of any size"},
+      {"final_logit_softcapping", nullptr, "logits of any size"},
+      {"use_bidirectional_attention", false, "attention to earlier tokens"},
       {"hidden_act", "silu", "SwiGLU"}};
   return rows;
 }

@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <cmath>
 #include <functional>
 
 namespace p3d::config {
@@ -52,6 +53,13 @@ bool has_layer_without_rope(Model const& m) {
   return m.position == Position::rope && any_layer(m, [&](auto l) { return !m.rotates(l); });
 }
 
+/// The whole number whose root divides the scores; 0: there is none.
+std::int64_t pre_attention_scalar(Model const& m) {
+  auto const scale = m.attention_scale();
+  auto const scalar = static_cast<std::int64_t>(std::llround(1.0 / (scale * scale)));
+  return scalar > 0 && 1.0 / std::sqrt(static_cast<double>(scalar)) == scale ? scalar : 0;
+}
+
 /// Notes a key whose value is not `good` for a family.
 using Want = std::function<void(bool good, char const* key, std::string const& value)>;
 
@@ -81,20 +89,25 @@ std::vector<std::string> strange(Model const& m, ModelFamily family) {
   bool const gpt = family == ModelFamily::gpt2;
   want(m.norm == (gpt ? Norm::layernorm : Norm::rmsnorm), "norm", to_string(m.norm));
   want(m.position == (gpt ? Position::learned : Position::rope), "position", to_string(m.position));
-  want(m.activation == (gpt ? Activation::gelu : Activation::swiglu), "activation", to_string(m.activation));
+  bool const gemma3 = family == ModelFamily::gemma3_text;
+  auto const activation = gpt ? Activation::gelu : gemma3 ? Activation::geglu : Activation::swiglu;
+  want(m.activation == activation, "activation", to_string(m.activation));
+  want(m.norm_offset == (gemma3 ? 1 : 0), "norm_offset", fmt::format("{}", m.norm_offset));
+  if (!gemma3) want(m.rope_local_theta == 0.0, "rope_local_theta", fmt::format("{}", m.rope_local_theta));
   if (gpt) want(m.bias, "bias", "false");
   if (gpt) want(m.kv_heads == m.heads, "kv_heads", fmt::format("{} (heads = {})", m.kv_heads, m.heads));
   bool const even = gpt || family == ModelFamily::olmoe;  // transformers sizes OLMoE's norms by hidden
   if (even) want(m.head_dim() * m.heads == m.hidden, "head_dim", fmt::format("{}", m.head_dim()));
   bool const phi3 = family == ModelFamily::phi3;
   bool const mistral = family == ModelFamily::mistral || family == ModelFamily::mixtral || phi3;
-  bool const good_window = mistral                        ? one_window(m)
-                           : family == ModelFamily::olmo3 ? one_window_or_none(m)
-                                                          : !has_window(m);
+  bool const good_window = mistral                                  ? one_window(m)
+                           : family == ModelFamily::olmo3 || gemma3 ? one_window_or_none(m)
+                                                                    : !has_window(m);
   want(good_window, "window", text_of_layers(m.window, 0));
   // Where layers differ, those without a window are scaled.
   bool const scaled = m.rope_scaling == RopeScaling::none || !any_layer(m, [&](auto l) {
-                        return m.scales_rope(l) != (family != ModelFamily::olmo3 || m.window_of(l) == 0);
+                        bool const mixed = family == ModelFamily::olmo3 || gemma3;
+                        return m.scales_rope(l) != (!mixed || m.window_of(l) == 0);
                       });
   want(scaled, "rope_scaling_layers", text_of_layers(m.rope_scaling_layers, 1));
   want(m.norm_placement == row_of(family).norm_placement, "norm_placement", to_string(m.norm_placement));
@@ -102,8 +115,10 @@ std::vector<std::string> strange(Model const& m, ModelFamily family) {
   if (!glm4 && !phi3 && !gpt) want(m.rope_fraction == 1.0, "rope_fraction", fmt::format("{}", m.rope_fraction));
   if (!gpt) want((m.rope_pairs == RopePairs::neighbours) == glm4, "rope_pairs", to_string(m.rope_pairs));
   if (family != ModelFamily::granite) {
-    want(m.embedding_multiplier == 1.0, "embedding_multiplier", fmt::format("{}", m.embedding_multiplier));
-    want(m.attention_multiplier == 0.0, "attention_multiplier", fmt::format("{}", m.attention_multiplier));
+    double const embedding = gemma3 ? std::sqrt(static_cast<double>(m.hidden)) : 1.0;
+    want(m.embedding_multiplier == embedding, "embedding_multiplier", fmt::format("{}", m.embedding_multiplier));
+    bool const scaled_scores = m.attention_multiplier != 0.0 && !(gemma3 && pre_attention_scalar(m));
+    want(!scaled_scores, "attention_multiplier", fmt::format("{}", m.attention_multiplier));
     want(m.residual_multiplier == 1.0, "residual_multiplier", fmt::format("{}", m.residual_multiplier));
     want(m.logits_scaling == 1.0, "logits_scaling", fmt::format("{}", m.logits_scaling));
   }
@@ -143,7 +158,8 @@ Json rope_of(Model const& m) {
 
 /// The only one of the families like Llama that the model can be.
 ModelFamily like_llama(Model const& m) {
-  if (m.norm_placement == NormPlacement::sandwich) return ModelFamily::glm4;
+  if (m.norm_placement == NormPlacement::sandwich)
+    return m.norm_offset == 1 ? ModelFamily::gemma3_text : ModelFamily::glm4;
   if (m.norm_placement == NormPlacement::post) return has_window(m) ? ModelFamily::olmo3 : ModelFamily::olmo2;
   if (has_multiplier(m)) return ModelFamily::granite;
   if (m.qk_norm == QkNorm::full) return ModelFamily::olmoe;
@@ -215,6 +231,27 @@ void write_experts(Model const& m, ModelFamily family, Json& out) {
   out["qkv_bias"] = m.qkv_bias;
 }
 
+/// Adds the keys of a model of which some layers have a window.
+void write_mixed_layers(Model const& m, ModelFamily family, Json& out) {
+  for (std::int64_t l = 0; l < m.layers; ++l) {
+    if (m.window_of(l) > 0) out["sliding_window"] = m.window_of(l);
+    out["layer_types"].push_back(m.window_of(l) > 0 ? "sliding_attention" : "full_attention");
+  }
+  auto const local = m.rope_local_theta > 0 ? m.rope_local_theta : m.rope_theta;
+  if (family == ModelFamily::gemma3_text) {
+    out["rope_local_base_freq"] = local;
+    return;
+  }
+  // transformers 5.24 reads another rope_theta of OLMo 3 than its default from this form alone.
+  constexpr double default_theta = 5e5;
+  if (m.rope_theta == default_theta) return;
+  Json plain{{"rope_type", "default"}, {"rope_theta", m.rope_theta}}, full = rope_of(m);
+  if (full.is_null()) full = plain;
+  full["rope_theta"] = m.rope_theta;
+  out["rope_parameters"] = {{"full_attention", full}, {"sliding_attention", plain}};
+  out.erase("rope_theta"), out.erase("rope_scaling");
+}
+
 /// The keys of LlamaConfig and of the configurations after it.
 Json write_llama(Model const& m, ModelFamily family) {
   bool const mixtral = family == ModelFamily::mixtral;
@@ -249,20 +286,12 @@ Json write_llama(Model const& m, ModelFamily family) {
   if (family == ModelFamily::glm4 || phi3) out["partial_rotary_factor"] = m.rope_fraction;
   if (phi3) out["resid_pdrop"] = out["embd_pdrop"] = 0.0;
   if (phi3) out["sliding_window"] = has_window(m) ? Json(m.window_of(0)) : Json(nullptr);
-  if (family == ModelFamily::olmo3) {
-    for (std::int64_t l = 0; l < m.layers; ++l) {
-      if (m.window_of(l) > 0) out["sliding_window"] = m.window_of(l);
-      out["layer_types"].push_back(m.window_of(l) > 0 ? "sliding_attention" : "full_attention");
-    }
-    // transformers 5.24 reads another rope_theta than its default from this form alone.
-    constexpr double default_theta = 5e5;
-    if (m.rope_theta != default_theta) {
-      Json plain{{"rope_type", "default"}, {"rope_theta", m.rope_theta}}, full = rope_of(m);
-      if (full.is_null()) full = plain;
-      full["rope_theta"] = m.rope_theta;
-      out["rope_parameters"] = {{"full_attention", full}, {"sliding_attention", plain}};
-      out.erase("rope_theta"), out.erase("rope_scaling");
-    }
+  if (family == ModelFamily::olmo3 || family == ModelFamily::gemma3_text) write_mixed_layers(m, family, out);
+  if (family == ModelFamily::gemma3_text) {
+    out.erase("hidden_act");
+    out["hidden_activation"] = "gelu_pytorch_tanh";
+    out["query_pre_attn_scalar"] = pre_attention_scalar(m);
+    out["attention_bias"] = false;
   }
   if (family == ModelFamily::qwen2 || family == ModelFamily::qwen3 || smollm3) out["use_sliding_window"] = false;
   if (smollm3)

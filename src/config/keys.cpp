@@ -106,6 +106,8 @@ void add_model(std::vector<Key>& table) {
   s.number("dropout", &Model::dropout, {.max = 1.0, .max_open = true},
            "probability, on the embedding, the attention probabilities and both residual branches");
   s.number("rope_theta", &Model::rope_theta, {.max = 1e12, .min_open = true}, "base of the rotary frequencies");
+  s.number("rope_local_theta", &Model::rope_local_theta, {.min = 0.0, .max = 1e12},
+           "base of the rotary frequencies of layers with a window, as in Gemma 3; 0: rope_theta");
   s.number("rope_fraction", &Model::rope_fraction, {.max = 1.0, .min_open = true},
            "share of a head's dimensions, from the first on, that rotate; head_dim times it, rounded down, is even");
   s.choice(
@@ -143,6 +145,8 @@ void add_model(std::vector<Key>& table) {
   s.choice("norm_placement", &Model::norm_placement,
            "norms of a layer: pre (in front of attention and feed-forward), post (behind them, before the sum, as in "
            "OLMo 2), sandwich (both)");
+  s.integer("norm_offset", &Model::norm_offset, {0, 1},
+            "1: norms multiply by 1 + their weight, which begins at 0, as in Gemma");
   s.choice("qk_norm", &Model::qk_norm,
            "RMS norm of queries and keys before they rotate: head (of each head, as in Qwen3), full (of all heads of a "
            "token, as in OLMoE)");

@@ -4,11 +4,13 @@
 // by its 40 heads), Llama 2 (Touvron et al. 2023) and Llama 3 (Dubey et al. 2024, table 3),
 // Qwen2.5 (arXiv 2412.15115, and its config.json), Mistral-Nemo-Base-2407 and SmolLM3-3B (their config.json),
 // Qwen3 (arXiv 2505.09388, tables 1 and 2, and its config.json), OLMoE-1B-7B-0924, OLMo-2-0425-1B, OLMo-2-1124-7B,
-// granite-3.1-2b-base, GLM-4-9B-0414 and Phi-4 (their config.json).
+// granite-3.1-2b-base, GLM-4-9B-0414, Gemma 3 270M and 1B, and Phi-4 (their config.json).
 
 #include "config/presets.hpp"
 
 #include <p3d/config/parse.hpp>
+
+#include <cmath>
 
 namespace p3d::config {
 
@@ -64,6 +66,12 @@ void glm4(Model& m) {
   m.rope_fraction = 0.5, m.rope_pairs = RopePairs::neighbours;
 }
 
+void gemma3(Model& m) {
+  m.norm_placement = NormPlacement::sandwich, m.norm_offset = 1, m.activation = Activation::geglu;
+  m.embedding_multiplier = std::sqrt(static_cast<double>(m.hidden));
+  m.window = {512, 512, 512, 512, 512, 0}, m.rope_local_theta = 1e4;
+}
+
 constexpr Preset table[] = {
     // name        family  hidden layers heads kv  ffn    seq   vocab   rope_theta tied
     {"gpt2-tiny", gpt, 96, 8, 12, 0, 0, 64, 256, 1e4, true},
@@ -110,6 +118,25 @@ constexpr Preset table[] = {
      0,
      granite},
     {"glm4-9b", llama, 4096, 40, 32, 2, 13696, 32768, 151552, 1e4, false, {}, 128, true, 1e-5, QkNorm::none, 0, glm4},
+    {"gemma3-270m",
+     llama,
+     640,
+     18,
+     4,
+     1,
+     2048,
+     32768,
+     262144,
+     1e6,
+     true,
+     {},
+     256,
+     false,
+     1e-6,
+     QkNorm::head,
+     0,
+     gemma3},
+    {"gemma3-1b", llama, 1152, 26, 4, 1, 6912, 32768, 262144, 1e6, true, {}, 256, false, 1e-6, QkNorm::head, 0, gemma3},
     {"phi4", llama, 5120, 40, 40, 10, 17920, 16384, 100352, 2.5e5, false},
     {"olmoe-1b-7b", llama, 2048, 16, 16, 0, 1024, 4096, 50304, 1e4, false, olmoe_moe(), 0, false, 1e-5, QkNorm::full},
     {"mixtral-tiny", llama, 96, 8, 12, 6, 192, 64, 256, 1e6, false, mixtral_moe(192)},

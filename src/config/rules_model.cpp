@@ -118,6 +118,19 @@ void check_rope_layers(Check const& c) {
           "remove model.rope_layers, or set model.position to \"rope\"");
 }
 
+/// A base for layers with a window needs rotary positions and a window.
+void check_local_theta(Check const& c) {
+  auto const& m = c.config.model;
+  if (!c.known({"model.rope_local_theta", "model.position", "model.window"}) || m.rope_local_theta == 0.0 ||
+      (m.position == Position::rope && !m.window.empty()))
+    return;
+  c.error({"model.rope_local_theta", "model.window", "model.position"},
+          "model.rope_local_theta only with model.position = \"rope\" and a model.window",
+          fmt::format("rope_local_theta {}, position \"{}\", window {}", m.rope_local_theta, to_string(m.position),
+                      text_of_layers(m.window, 0)),
+          "remove model.rope_local_theta, or set model.window");
+}
+
 /// With learned positions there is no telling whether these are multiplied, too: no published model says it.
 void check_embedding_multiplier(Check const& c) {
   auto const& m = c.config.model;
@@ -168,6 +181,7 @@ void check_model(Check const& check) {
   check_biases(check);
   check_heads(check);
   check_rope_fraction(check);
+  check_local_theta(check);
   check_embedding_multiplier(check);
   check_rope_layers(check);
   check_rope_scaling(check);

@@ -143,7 +143,9 @@ void check_rounding(Check const& c) {
 
 /// All-reduces of 16-bit numbers need p3d's own algorithms.
 void check_sums(Check const& c) {
-  if (!c.known({"comm.allreduce", "parallel.tp"}) || !c.known(axis_keys(token_axes))) return;
+  if (!c.known({"comm.allreduce", "parallel.tp", "parallel.pp", "pipeline.vocab_parallel"}) ||
+      !c.known(axis_keys(token_axes)))
+    return;
   if (c.config.comm.allreduce != AllReduce::mpi) return;
   auto const refuse = [&](char const* key, char const* axis, Precision type) {
     c.error({"comm.allreduce", key, axis}, "an all-reduce of p3d's own for sums of 16-bit numbers over ranks",
@@ -152,6 +154,8 @@ void check_sums(Check const& c) {
   };
   if (is_16bit(c.config.run.precision) && c.config.parallel.tp > 1)
     refuse("run.precision", "parallel.tp", c.config.run.precision);
+  else if (is_16bit(c.config.run.precision) && c.config.divides_vocabulary())
+    refuse("run.precision", "pipeline.vocab_parallel", c.config.run.precision);
   if (!is_16bit(c.config.precision.reduction)) return;
   for (auto axis : token_axes.list()) {
     if (c.config.parallel[axis] == 1) continue;

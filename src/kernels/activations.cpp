@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GELU and SwiGLU with the bias of the linear layer before them, forward and backward.
+// GELU, SwiGLU and GeGLU with the bias of the linear layer before them, forward and backward. Functions with a gate
+// differ in what they do with it, which is a struct for each.
 #include <p3d/kernels/elementwise.hpp>
 
 #include "wide.hpp"
@@ -14,6 +15,14 @@ template <class A>
 KOKKOS_INLINE_FUNCTION A gelu_argument(A x) {
   constexpr A a = static_cast<A>(1.5957691216057308);  // 2 sqrt(2 / pi)
   return a * (x + static_cast<A>(0.044715) * x * x * x);
+}
+
+/// The derivative of gelu_argument.
+template <class A>
+KOKKOS_INLINE_FUNCTION A gelu_argument_slope(A v) {
+  constexpr A a = static_cast<A>(1.5957691216057308), b = static_cast<A>(0.044715);
+  A const slope = a * (A(1) + A(3) * b * v * v);
+  return slope;
 }
 
 /// value[i] = x[i] + bias[i], or x[i] where `bias` is null.
@@ -59,7 +68,6 @@ void gelu_backward(ExecSpace const& exec, View2<S const> x, View2<S const> dy, V
       "p3d::kernels::gelu_backward", exec, x.extent(0), x.extent(1),
       KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
         using A = Acc<S>;
-        constexpr A a = static_cast<A>(1.5957691216057308), b = static_cast<A>(0.044715);
         A value[wide<S>];
         biased(&x(r, c), bias_from<S>(bias, c), n, value);
         auto const g = read<wide<S>>(&dy(r, c), n);
@@ -70,34 +78,69 @@ void gelu_backward(ExecSpace const& exec, View2<S const> x, View2<S const> dy, V
           A const u = gelu_argument(v);
           A const e = exp_of(-u);
           A const s = A(1) / (A(1) + e);  // and 1 - s = e s, without cancellation
-          A const slope = a * (A(1) + A(3) * b * v * v);
-          put(out[i], g[i] * (s + v * (s * e * s) * slope));
+          put(out[i], g[i] * (s + v * (s * e * s) * gelu_argument_slope(v)));
         }
         out.store();
       });
 }
 
-template <class S>
-void swiglu_forward(ExecSpace const& exec, View2<S const> gate_up, View2<S> y, Given<View1<S const>> bias) {
+namespace {
+
+/// The gate of SwiGLU: silu(v) = v sigmoid(v).
+struct SiluGate {
+  template <class A>
+  KOKKOS_INLINE_FUNCTION static A value(A v) {
+    return v * sigmoid(v);
+  }
+  /// The gradients of gate v and up u, for that of the product.
+  template <class A>
+  KOKKOS_INLINE_FUNCTION static void backward(A v, A u, A d, A* dgate, A* dup) {
+    A const e = exp_of(-v);
+    A const s = A(1) / (A(1) + e);
+    *dgate = d * u * s * (A(1) + v * (e * s));
+    *dup = d * v * s;
+  }
+};
+
+/// The gate of GeGLU: gelu(v), as in gelu_forward.
+struct GeluGate {
+  template <class A>
+  KOKKOS_INLINE_FUNCTION static A value(A v) {
+    return v * sigmoid(gelu_argument(v));
+  }
+  template <class A>
+  KOKKOS_INLINE_FUNCTION static void backward(A v, A u, A d, A* dgate, A* dup) {
+    A const e = exp_of(-gelu_argument(v));
+    A const s = A(1) / (A(1) + e);
+    *dgate = d * u * (s + v * (s * e * s) * gelu_argument_slope(v));
+    *dup = d * v * s;
+  }
+};
+
+template <class Gate, class S>
+void gated_forward(char const* label, ExecSpace const& exec, View2<S const> gate_up, View2<S> y,
+                   View1<S const> const& given) {
   auto const width = static_cast<std::int64_t>(y.extent(1));
+  View1<S const> const bias = given;  // captured by value
   for_chunks<wide<S>>(
-      "p3d::kernels::swiglu_forward", exec, y.extent(0), width, KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
+      label, exec, y.extent(0), width, KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
         Acc<S> gate[wide<S>], up[wide<S>];
         biased(&gate_up(r, c), bias_from<S>(bias, c), n, gate);
         biased(&gate_up(r, width + c), bias_from<S>(bias, width + c), n, up);
         auto out = write<wide<S>>(&y(r, c), n);
         P3D_SIMD
-        for (int i = 0; i < lanes<wide<S>>(n); ++i) put(out[i], gate[i] * sigmoid(gate[i]) * up[i]);
+        for (int i = 0; i < lanes<wide<S>>(n); ++i) put(out[i], Gate::value(gate[i]) * up[i]);
         out.store();
       });
 }
 
-template <class S>
-void swiglu_backward(ExecSpace const& exec, View2<S const> gate_up, View2<S const> dy, View2<S> dgate_up,
-                     Given<View1<S const>> bias) {
+template <class Gate, class S>
+void gated_backward(char const* label, ExecSpace const& exec, View2<S const> gate_up, View2<S const> dy,
+                    View2<S> dgate_up, View1<S const> const& given) {
   auto const width = static_cast<std::int64_t>(dy.extent(1));
+  View1<S const> const bias = given;  // captured by value
   for_chunks<wide<S>>(
-      "p3d::kernels::swiglu_backward", exec, dy.extent(0), width, KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
+      label, exec, dy.extent(0), width, KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
         using A = Acc<S>;
         A gate[wide<S>], up[wide<S>];
         biased(&gate_up(r, c), bias_from<S>(bias, c), n, gate);
@@ -107,22 +150,47 @@ void swiglu_backward(ExecSpace const& exec, View2<S const> gate_up, View2<S cons
         auto dup = write<wide<S>>(&dgate_up(r, width + c), n);
         P3D_SIMD
         for (int i = 0; i < lanes<wide<S>>(n); ++i) {
-          A const v = gate[i], u = up[i], d = g[i];
-          A const e = exp_of(-v);
-          A const s = A(1) / (A(1) + e);
-          put(dgate[i], d * u * s * (A(1) + v * (e * s)));
-          put(dup[i], d * v * s);
+          A of_gate, of_up;
+          Gate::backward(gate[i], up[i], A(g[i]), &of_gate, &of_up);
+          put(dgate[i], of_gate);
+          put(dup[i], of_up);
         }
         dgate.store();
         dup.store();
       });
 }
 
-#define P3D_INSTANTIATE(S)                                                                                    \
-  template void gelu_forward<S>(ExecSpace const&, View2<S const>, View2<S>, View1<S const>);                  \
-  template void gelu_backward<S>(ExecSpace const&, View2<S const>, View2<S const>, View2<S>, View1<S const>); \
-  template void swiglu_forward<S>(ExecSpace const&, View2<S const>, View2<S>, View1<S const>);                \
-  template void swiglu_backward<S>(ExecSpace const&, View2<S const>, View2<S const>, View2<S>, View1<S const>);
+}  // namespace
+
+template <class S>
+void swiglu_forward(ExecSpace const& exec, View2<S const> gate_up, View2<S> y, Given<View1<S const>> bias) {
+  gated_forward<SiluGate, S>("p3d::kernels::swiglu_forward", exec, gate_up, y, bias);
+}
+
+template <class S>
+void swiglu_backward(ExecSpace const& exec, View2<S const> gate_up, View2<S const> dy, View2<S> dgate_up,
+                     Given<View1<S const>> bias) {
+  gated_backward<SiluGate, S>("p3d::kernels::swiglu_backward", exec, gate_up, dy, dgate_up, bias);
+}
+
+template <class S>
+void geglu_forward(ExecSpace const& exec, View2<S const> gate_up, View2<S> y, Given<View1<S const>> bias) {
+  gated_forward<GeluGate, S>("p3d::kernels::geglu_forward", exec, gate_up, y, bias);
+}
+
+template <class S>
+void geglu_backward(ExecSpace const& exec, View2<S const> gate_up, View2<S const> dy, View2<S> dgate_up,
+                    Given<View1<S const>> bias) {
+  gated_backward<GeluGate, S>("p3d::kernels::geglu_backward", exec, gate_up, dy, dgate_up, bias);
+}
+
+#define P3D_INSTANTIATE(S)                                                                                      \
+  template void gelu_forward<S>(ExecSpace const&, View2<S const>, View2<S>, View1<S const>);                    \
+  template void gelu_backward<S>(ExecSpace const&, View2<S const>, View2<S const>, View2<S>, View1<S const>);   \
+  template void swiglu_forward<S>(ExecSpace const&, View2<S const>, View2<S>, View1<S const>);                  \
+  template void swiglu_backward<S>(ExecSpace const&, View2<S const>, View2<S const>, View2<S>, View1<S const>); \
+  template void geglu_forward<S>(ExecSpace const&, View2<S const>, View2<S>, View1<S const>);                   \
+  template void geglu_backward<S>(ExecSpace const&, View2<S const>, View2<S const>, View2<S>, View1<S const>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
 P3D_INSTANTIATE(bfloat16)

@@ -30,18 +30,20 @@ struct MadeRows {
 
 /// The forward pass of the layer norm, one row to a team.
 template <class S>
-void layernorm_rows(ExecSpace const& exec, MadeRows<S> const& rows, View2<S const> x, View1<S const> weight,
+void layernorm_rows(ExecSpace const& exec, MadeRows<S> const& rows, View2<S const> x, NormWeight<S> const& weight,
                     View1<S const> bias, double eps, View2<S> y, View1<Acc<S>> mean, View1<Acc<S>> rstd) {
   using A = Acc<S>;
   auto const hidden = static_cast<std::int64_t>(x.extent(1));
   bool const has_bias = bias.extent(0) != 0;
   MadeRows<S> const made = rows;  // captured by value
+  NormWeight<S> const at = weight;
   for_rows(
       "p3d::kernels::layernorm_forward", exec, x.extent(0), KOKKOS_LAMBDA(RowTeam const& team, std::int64_t r) {
         made.row(team, r);
         S const* const in = &x(r, 0);
         S* const out = &y(r, 0);
-        S const* const w = weight.data();
+        S const* const w = at.values.data();
+        A const o = at.offset;
         auto const count = static_cast<A>(hidden);
         A const m = sum_row<A>(
                         team, hidden, [](S v) { return A(v); }, in) /
@@ -57,10 +59,10 @@ void layernorm_rows(ExecSpace const& exec, MadeRows<S> const& rows, View2<S cons
         A const s = A(1) / std::sqrt(squares / count + static_cast<A>(eps));
         if (has_bias) {
           map_row(
-              team, hidden, out, [=](S v, S by, S add) { return (v - m) * s * by + add; }, in, w, bias.data());
+              team, hidden, out, [=](S v, S by, S add) { return (v - m) * s * (by + o) + add; }, in, w, bias.data());
         } else {
           map_row(
-              team, hidden, out, [=](S v, S by) { return (v - m) * s * by; }, in, w);
+              team, hidden, out, [=](S v, S by) { return (v - m) * s * (by + o); }, in, w);
         }
         once(team, [&] {
           mean(r) = m;
@@ -71,22 +73,24 @@ void layernorm_rows(ExecSpace const& exec, MadeRows<S> const& rows, View2<S cons
 
 /// The forward pass of the RMS norm, one row to a team.
 template <class S>
-void rmsnorm_rows(ExecSpace const& exec, MadeRows<S> const& rows, View2<S const> x, View1<S const> weight, double eps,
-                  View2<S> y, View1<Acc<S>> rrms) {
+void rmsnorm_rows(ExecSpace const& exec, MadeRows<S> const& rows, View2<S const> x, NormWeight<S> const& weight,
+                  double eps, View2<S> y, View1<Acc<S>> rrms) {
   using A = Acc<S>;
   auto const hidden = static_cast<std::int64_t>(x.extent(1));
   MadeRows<S> const made = rows;  // captured by value
+  NormWeight<S> const at = weight;
   for_rows(
       "p3d::kernels::rmsnorm_forward", exec, x.extent(0), KOKKOS_LAMBDA(RowTeam const& team, std::int64_t r) {
         made.row(team, r);
         S const* const in = &x(r, 0);
         S* const out = &y(r, 0);
-        S const* const w = weight.data();
+        S const* const w = at.values.data();
+        A const o = at.offset;
         A const squares = sum_row<A>(
             team, hidden, [](S v) { return A(v) * v; }, in);
         A const s = A(1) / std::sqrt(squares / static_cast<A>(hidden) + static_cast<A>(eps));
         map_row(
-            team, hidden, out, [=](S v, S by) { return v * s * by; }, in, w);
+            team, hidden, out, [=](S v, S by) { return v * s * (by + o); }, in, w);
         once(team, [&] { rrms(r) = s; });
       });
 }
@@ -94,26 +98,26 @@ void rmsnorm_rows(ExecSpace const& exec, MadeRows<S> const& rows, View2<S const>
 }  // namespace
 
 template <class S>
-void layernorm_forward(ExecSpace const& exec, View2<S const> x, View1<S const> weight, View1<S const> bias, double eps,
-                       View2<S> y, View1<Acc<S>> mean, View1<Acc<S>> rstd) {
+void layernorm_forward(ExecSpace const& exec, View2<S const> x, NormWeight<S> const& weight, View1<S const> bias,
+                       double eps, View2<S> y, View1<Acc<S>> mean, View1<Acc<S>> rstd) {
   layernorm_rows<S>(exec, {}, x, weight, bias, eps, y, mean, rstd);
 }
 
 template <class S>
-void layernorm_forward(ExecSpace const& exec, ResidualSum<S> const& sum, View2<S> x, View1<S const> weight,
+void layernorm_forward(ExecSpace const& exec, ResidualSum<S> const& sum, View2<S> x, NormWeight<S> const& weight,
                        View1<S const> bias, double eps, View2<S> y, View1<Acc<S>> mean, View1<Acc<S>> rstd) {
   layernorm_rows<S>(exec, {sum, x}, x, weight, bias, eps, y, mean, rstd);
 }
 
 template <class S>
-void rmsnorm_forward(ExecSpace const& exec, View2<S const> x, View1<S const> weight, double eps, View2<S> y,
+void rmsnorm_forward(ExecSpace const& exec, View2<S const> x, NormWeight<S> const& weight, double eps, View2<S> y,
                      View1<Acc<S>> rrms) {
   rmsnorm_rows<S>(exec, {}, x, weight, eps, y, rrms);
 }
 
 template <class S>
-void rmsnorm_forward(ExecSpace const& exec, ResidualSum<S> const& sum, View2<S> x, View1<S const> weight, double eps,
-                     View2<S> y, View1<Acc<S>> rrms) {
+void rmsnorm_forward(ExecSpace const& exec, ResidualSum<S> const& sum, View2<S> x, NormWeight<S> const& weight,
+                     double eps, View2<S> y, View1<Acc<S>> rrms) {
   rmsnorm_rows<S>(exec, {sum, x}, x, weight, eps, y, rrms);
 }
 
@@ -124,7 +128,7 @@ template <class S, class G>
 struct NormBackward {
   using A = Acc<S>;
   View2<S const> dy, x;
-  View1<S const> weight;
+  NormWeight<S> weight;
   View1<A const> mean, rstd;
   Store store;
   View2<S> dx;
@@ -138,7 +142,8 @@ struct NormBackward {
     auto const hidden = static_cast<std::int64_t>(x.extent(1));
     S const* const g = &dy(r, 0);
     S const* const in = &x(r, 0);
-    S const* const w = weight.data();
+    S const* const w = weight.values.data();
+    A const o = weight.offset;
     S* const out = &dx(r, 0);
     bool const adds = store == Store::add;
     A const s = rstd(r);
@@ -147,13 +152,13 @@ struct NormBackward {
       A const m = mean(r);
       // Two sums of the row come first, avg(d) and avg(d xhat), since every element of dx needs both.
       A const a = sum_row<A>(
-                      team, hidden, [](S d, S by) { return d * by; }, g, w) /
+                      team, hidden, [=](S d, S by) { return d * (by + o); }, g, w) /
                   count;
       A const b = sum_row<A>(
-                      team, hidden, [=](S d, S by, S v) { return d * by * ((v - m) * s); }, g, w, in) /
+                      team, hidden, [=](S d, S by, S v) { return d * (by + o) * ((v - m) * s); }, g, w, in) /
                   count;
       also(r, m, s);
-      auto const slope = [=](S d, S by, S v) { return s * (d * by - a - (v - m) * s * b); };
+      auto const slope = [=](S d, S by, S v) { return s * (d * (by + o) - a - (v - m) * s * b); };
       if (adds)
         map_row(
             team, hidden, out, [=](S old, S d, S by, S v) { return old + slope(d, by, v); }, out, g, w, in);
@@ -161,10 +166,10 @@ struct NormBackward {
         map_row(team, hidden, out, slope, g, w, in);
     } else {
       A const b = sum_row<A>(
-                      team, hidden, [=](S d, S by, S v) { return d * by * (v * s); }, g, w, in) /
+                      team, hidden, [=](S d, S by, S v) { return d * (by + o) * (v * s); }, g, w, in) /
                   count;
       also(r, A(0), s);
-      auto const slope = [=](S d, S by, S v) { return s * (d * by - v * s * b); };
+      auto const slope = [=](S d, S by, S v) { return s * (d * (by + o) - v * s * b); };
       if (adds)
         map_row(
             team, hidden, out, [=](S old, S d, S by, S v) { return old + slope(d, by, v); }, out, g, w, in);
@@ -265,7 +270,7 @@ void norm_backward(std::string const& label, ExecSpace const& exec, NormBackward
 }  // namespace
 
 template <class S, class G>
-void layernorm_backward(ExecSpace const& exec, View2<S const> dy, View2<S const> x, View1<S const> weight,
+void layernorm_backward(ExecSpace const& exec, View2<S const> dy, View2<S const> x, NormWeight<S> const& weight,
                         View1<Acc<S> const> mean, View1<Acc<S> const> rstd, Store store, View2<S> dx,
                         Given<View1<G>> dweight, Given<View1<G>> dbias, NormBranches<S, G> const& branches,
                         ColumnSums<S, G>& sums) {
@@ -274,7 +279,7 @@ void layernorm_backward(ExecSpace const& exec, View2<S const> dy, View2<S const>
 }
 
 template <class S, class G>
-void rmsnorm_backward(ExecSpace const& exec, View2<S const> dy, View2<S const> x, View1<S const> weight,
+void rmsnorm_backward(ExecSpace const& exec, View2<S const> dy, View2<S const> x, NormWeight<S> const& weight,
                       View1<Acc<S> const> rrms, Store store, View2<S> dx, Given<View1<G>> dweight,
                       NormBranches<S, G> const& branches, ColumnSums<S, G>& sums) {
   norm_backward<S, G>("p3d::kernels::rmsnorm_backward", exec, {dy, x, weight, {}, rrms, store, dx, branches}, dweight,
@@ -282,7 +287,7 @@ void rmsnorm_backward(ExecSpace const& exec, View2<S const> dy, View2<S const> x
 }
 
 template <class S, class G>
-void layernorm_backward(ExecSpace const& exec, View2<S const> dy, View2<S const> x, View1<S const> weight,
+void layernorm_backward(ExecSpace const& exec, View2<S const> dy, View2<S const> x, NormWeight<S> const& weight,
                         View1<Acc<S> const> mean, View1<Acc<S> const> rstd, Store store, View2<S> dx,
                         Given<View1<G>> dweight, Given<View1<G>> dbias) {
   ColumnSums<S, G> sums;
@@ -291,32 +296,33 @@ void layernorm_backward(ExecSpace const& exec, View2<S const> dy, View2<S const>
 }
 
 template <class S, class G>
-void rmsnorm_backward(ExecSpace const& exec, View2<S const> dy, View2<S const> x, View1<S const> weight,
+void rmsnorm_backward(ExecSpace const& exec, View2<S const> dy, View2<S const> x, NormWeight<S> const& weight,
                       View1<Acc<S> const> rrms, Store store, View2<S> dx, Given<View1<G>> dweight) {
   ColumnSums<S, G> sums;
   rmsnorm_backward<S, G>(exec, dy, x, weight, rrms, store, dx, dweight, {}, sums);
   sums.finish(exec);
 }
 
-#define P3D_INSTANTIATE(S)                                                                                             \
-  template void layernorm_forward<S>(ExecSpace const&, View2<S const>, View1<S const>, View1<S const>, double,         \
-                                     View2<S>, View1<Acc<S>>, View1<Acc<S>>);                                          \
-  template void layernorm_forward<S>(ExecSpace const&, ResidualSum<S> const&, View2<S>, View1<S const>,                \
-                                     View1<S const>, double, View2<S>, View1<Acc<S>>, View1<Acc<S>>);                  \
-  template void rmsnorm_forward<S>(ExecSpace const&, View2<S const>, View1<S const>, double, View2<S>, View1<Acc<S>>); \
-  template void rmsnorm_forward<S>(ExecSpace const&, ResidualSum<S> const&, View2<S>, View1<S const>, double,          \
-                                   View2<S>, View1<Acc<S>>);                                                           \
+#define P3D_INSTANTIATE(S)                                                                                           \
+  template void layernorm_forward<S>(ExecSpace const&, View2<S const>, NormWeight<S> const&, View1<S const>, double, \
+                                     View2<S>, View1<Acc<S>>, View1<Acc<S>>);                                        \
+  template void layernorm_forward<S>(ExecSpace const&, ResidualSum<S> const&, View2<S>, NormWeight<S> const&,        \
+                                     View1<S const>, double, View2<S>, View1<Acc<S>>, View1<Acc<S>>);                \
+  template void rmsnorm_forward<S>(ExecSpace const&, View2<S const>, NormWeight<S> const&, double, View2<S>,         \
+                                   View1<Acc<S>>);                                                                   \
+  template void rmsnorm_forward<S>(ExecSpace const&, ResidualSum<S> const&, View2<S>, NormWeight<S> const&, double,  \
+                                   View2<S>, View1<Acc<S>>);                                                         \
   P3D_INSTANTIATE_GRADIENT(S, Acc<S>)
 #define P3D_INSTANTIATE_GRADIENT(S, G)                                                                            \
-  template void layernorm_backward<S, G>(ExecSpace const&, View2<S const>, View2<S const>, View1<S const>,        \
+  template void layernorm_backward<S, G>(ExecSpace const&, View2<S const>, View2<S const>, NormWeight<S> const&,  \
                                          View1<Acc<S> const>, View1<Acc<S> const>, Store, View2<S>, View1<G>,     \
                                          View1<G>);                                                               \
-  template void layernorm_backward<S, G>(ExecSpace const&, View2<S const>, View2<S const>, View1<S const>,        \
+  template void layernorm_backward<S, G>(ExecSpace const&, View2<S const>, View2<S const>, NormWeight<S> const&,  \
                                          View1<Acc<S> const>, View1<Acc<S> const>, Store, View2<S>, View1<G>,     \
                                          View1<G>, NormBranches<S, G> const&, ColumnSums<S, G>&);                 \
-  template void rmsnorm_backward<S, G>(ExecSpace const&, View2<S const>, View2<S const>, View1<S const>,          \
+  template void rmsnorm_backward<S, G>(ExecSpace const&, View2<S const>, View2<S const>, NormWeight<S> const&,    \
                                        View1<Acc<S> const>, Store, View2<S>, View1<G>);                           \
-  template void rmsnorm_backward<S, G>(ExecSpace const&, View2<S const>, View2<S const>, View1<S const>,          \
+  template void rmsnorm_backward<S, G>(ExecSpace const&, View2<S const>, View2<S const>, NormWeight<S> const&,    \
                                        View1<Acc<S> const>, Store, View2<S>, View1<G>, NormBranches<S, G> const&, \
                                        ColumnSums<S, G>&);
 P3D_INSTANTIATE(float)

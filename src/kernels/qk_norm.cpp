@@ -20,9 +20,9 @@ KOKKOS_FORCEINLINE_FUNCTION S const* weight_of(QkNormShape const& shape, QkNormV
 /// The sum of dy weight x rrms over the columns of a norm.
 template <class S, class Team>
 KOKKOS_INLINE_FUNCTION Acc<S> product(Team const& team, std::int64_t columns, S const* dy, S const* weight, S const* x,
-                                      Acc<S> scale) {
+                                      Acc<S> scale, Acc<S> o) {
   return sum_row<Acc<S>>(
-      team, columns, [=](S d, S by, S v) { return d * by * (v * scale); }, dy, weight, x);
+      team, columns, [=](S d, S by, S v) { return d * (by + o) * (v * scale); }, dy, weight, x);
 }
 
 /// for_norms: unit i of work is norm i % norms of row i / norms.
@@ -107,8 +107,9 @@ void qk_norm_forward(ExecSpace const& exec, QkNormShape const& shape, QkNormVect
         map_row(
             team, columns, copy, [](S v) { return A(v); }, static_cast<S const*>(x));
         wait_for_team(team);
+        A const o = static_cast<A>(shape.offset);
         map_row(
-            team, columns, x, [=](S v, S by) { return v * s * by; }, static_cast<S const*>(copy),
+            team, columns, x, [=](S v, S by) { return v * s * (by + o); }, static_cast<S const*>(copy),
             weight_of<S>(shape, w, g));
         once(team, [&] { scale(r, g) = s; });
       });
@@ -123,7 +124,7 @@ void qk_norm_products(ExecSpace const& exec, QkNormShape const& shape, QkNormVec
       KOKKOS_LAMBDA(RowTeam const& team, std::int64_t r, std::int64_t g) {
         auto const begin = shape.begin(g);
         auto const sum = product<S>(team, shape.columns(g), &dqkv(r, begin), weight_of<S>(shape, w, g),
-                                    &before(r, begin), scale(r, g));
+                                    &before(r, begin), scale(r, g), static_cast<Acc<S>>(shape.offset));
         once(team, [&] { sums(r, g) = sum; });
       });
 }
@@ -148,17 +149,17 @@ void qk_norm_backward(ExecSpace const& exec, QkNormShape const& shape, QkNormVec
         S* const dx = &dqkv(r, begin);
         S const* const x = &before(r, begin);
         S const* const by = weight_of<S>(shape, w, g);
-        A const s = scale(r, g);
+        A const s = scale(r, g), o = static_cast<A>(shape.offset);
         A sum;
         if (given)
           sum = sums(r, g);
         else
-          sum = product<S>(team, columns, static_cast<S const*>(dx), by, x, s);
+          sum = product<S>(team, columns, static_cast<S const*>(dx), by, x, s, o);
         A const b = sum / static_cast<A>(shape.elements(g));
         wait_for_team(team);
         map_row(
-            team, columns, dx, [=](S d, S f, S v) { return s * (d * f - v * s * b); }, static_cast<S const*>(dx), by,
-            x);
+            team, columns, dx, [=](S d, S f, S v) { return s * (d * (f + o) - v * s * b); }, static_cast<S const*>(dx),
+            by, x);
       });
 }
 

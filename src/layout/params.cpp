@@ -86,7 +86,7 @@ private:
 
   void norm(std::string const& name, int layer, bool there) {
     if (!there) return;
-    vector(name + ".weight", layer, m_.hidden, replicated, Init::ones);
+    vector(name + ".weight", layer, m_.hidden, replicated, norm_init());
     if (m_.norm == config::Norm::layernorm && m_.bias)
       vector(name + ".bias", layer, m_.hidden, replicated, Init::zeros);
   }
@@ -143,7 +143,7 @@ private:
   void qk_norm(std::string name, int l, std::int64_t size) {
     if (m_.qk_norm == config::QkNorm::none) return;
     bool const full = m_.qk_norm == config::QkNorm::full;
-    auto& p = vector(std::move(name), l, full ? size : m_.head_dim(), full ? by_cols : replicated, Init::ones);
+    auto& p = vector(std::move(name), l, full ? size : m_.head_dim(), full ? by_cols : replicated, norm_init());
     if (!full) p.token_axes = p.token_axes.plus(Axis::tp);
   }
 
@@ -176,6 +176,9 @@ private:
     p.splits = {{0, Axis::ep}, {1, Axis::etp}};
     p.token_axes = expert_token_axes;
   }
+
+  /// Norms leave what they multiply as it is at first.
+  Init norm_init() const { return m_.norm_offset == 1 ? Init::zeros : Init::ones; }
 
   /// The standard deviation for matrices that write into the residual stream.
   double residual_std() const { return base_std / std::sqrt(2.0 * static_cast<double>(m_.layers)); }

@@ -12,15 +12,15 @@ namespace p3d::layout {
 namespace {
 
 /// The pair, as a number with a fraction, that makes so many turns in the original length.
-double pair_with_turns(double turns, config::Model const& m) {
+double pair_with_turns(double turns, double theta, config::Model const& m) {
   double const length = static_cast<double>(m.rope_original_seq_len) / (turns * 2.0 * std::numbers::pi);
-  return static_cast<double>(m.rotary_dim()) * std::log(length) / (2.0 * std::log(m.rope_theta));
+  return static_cast<double>(m.rotary_dim()) * std::log(length) / (2.0 * std::log(theta));
 }
 
 /// The frequency of a pair stretched by YaRN: pairs up to `first` keep it, those from `last` on are slow, and between
 /// them the share is linear in the pair's number.
-double yarn(double frequency, double pair, config::Model const& m) {
-  double first = pair_with_turns(m.rope_beta_fast, m), last = pair_with_turns(m.rope_beta_slow, m);
+double yarn(double frequency, double pair, double theta, config::Model const& m) {
+  double first = pair_with_turns(m.rope_beta_fast, theta, m), last = pair_with_turns(m.rope_beta_slow, theta, m);
   if (m.rope_truncate) first = std::floor(first), last = std::ceil(last);
   first = std::max(first, 0.0);
   last = std::min(last, static_cast<double>(m.rotary_dim() - 1));
@@ -30,8 +30,8 @@ double yarn(double frequency, double pair, config::Model const& m) {
 }
 
 /// A frequency stretched as model.rope_scaling says.
-double stretched(double frequency, double pair, config::Model const& m) {
-  if (m.rope_scaling == config::RopeScaling::yarn) return yarn(frequency, pair, m);
+double stretched(double frequency, double pair, double theta, config::Model const& m) {
+  if (m.rope_scaling == config::RopeScaling::yarn) return yarn(frequency, pair, theta, m);
   double const slow = frequency / m.rope_scaling_factor;
   if (m.rope_scaling == config::RopeScaling::linear) return slow;
   double const rotations = static_cast<double>(m.rope_original_seq_len) * frequency / (2.0 * std::numbers::pi);
@@ -47,11 +47,11 @@ std::vector<double> rope_frequencies(config::Model const& m, std::int64_t layer)
   if (m.position != config::Position::rope) return {};
   auto const rotary_dim = m.rotary_dim();
   P3D_REQUIRE(rotary_dim % 2 == 0, "rotary embedding pairs dimensions: their number must be even");
-  double const step = -2.0 * std::log(m.rope_theta) / static_cast<double>(rotary_dim);
+  double const step = -2.0 * std::log(m.rope_theta_of(layer)) / static_cast<double>(rotary_dim);
   std::vector<double> out(static_cast<std::size_t>(rotary_dim / 2));
   for (std::size_t i = 0; i < out.size(); ++i) {
     out[i] = std::exp(step * static_cast<double>(i));
-    if (m.scales_rope(layer)) out[i] = stretched(out[i], static_cast<double>(i), m);
+    if (m.scales_rope(layer)) out[i] = stretched(out[i], static_cast<double>(i), m.rope_theta_of(layer), m);
   }
   return out;
 }

@@ -83,7 +83,8 @@ public:
              .head_dim = sizes_.head_dim,
              .full = c.model.qk_norm == config::QkNorm::full,
              .ranks = tp.size(),
-             .eps = c.model.norm_eps};
+             .eps = c.model.norm_eps,
+             .offset = static_cast<double>(c.model.norm_offset)};
     if (!c.model.rotates(layer)) return;
     if (c.model.rope_pairs == config::RopePairs::neighbours) pairs_ = kernels::RopePairs::neighbours;
     rope_factor_ = layout::rope_factor(c.model, layer);

@@ -49,15 +49,15 @@ void walk_back(SubLayers<P> const& all, LayerCall<P> const& c, Differentiate dif
 
 template <class P>
 NormLayer<P>::NormLayer(config::Config const& c)
-    : layernorm_(c.model.norm == config::Norm::layernorm), eps_(c.model.norm_eps) {}
+    : layernorm_(c.model.norm == config::Norm::layernorm), eps_(c.model.norm_eps), offset_(c.model.norm_offset) {}
 
 template <class P>
 void NormLayer<P>::forward(ExecSpace const& exec, NormWeights<P> const& w, View2<S const> x,
                            NormActivations<P> const& out) const {
   if (layernorm_) {
-    kernels::layernorm_forward<S>(exec, x, w.weight.value, w.bias.value, eps_, out.y, out.mean, out.scale);
+    kernels::layernorm_forward<S>(exec, x, {w.weight.value, offset_}, w.bias.value, eps_, out.y, out.mean, out.scale);
   } else {
-    kernels::rmsnorm_forward<S>(exec, x, w.weight.value, eps_, out.y, out.scale);
+    kernels::rmsnorm_forward<S>(exec, x, {w.weight.value, offset_}, eps_, out.y, out.scale);
   }
 }
 
@@ -65,9 +65,10 @@ template <class P>
 void NormLayer<P>::forward(ExecSpace const& exec, NormWeights<P> const& w, kernels::ResidualSum<S> const& sum,
                            View2<S> x, NormActivations<P> const& out) const {
   if (layernorm_) {
-    kernels::layernorm_forward<S>(exec, sum, x, w.weight.value, w.bias.value, eps_, out.y, out.mean, out.scale);
+    kernels::layernorm_forward<S>(exec, sum, x, {w.weight.value, offset_}, w.bias.value, eps_, out.y, out.mean,
+                                  out.scale);
   } else {
-    kernels::rmsnorm_forward<S>(exec, sum, x, w.weight.value, eps_, out.y, out.scale);
+    kernels::rmsnorm_forward<S>(exec, sum, x, {w.weight.value, offset_}, eps_, out.y, out.scale);
   }
 }
 
@@ -84,10 +85,11 @@ void NormLayer<P>::backward(ExecSpace const& exec, NormWeights<P> const& w, View
                             NormActivations<P> const& saved, kernels::Store store, View2<S> dx,
                             kernels::NormBranches<S, G> const& branches, kernels::ColumnSums<S, G>& sums) const {
   if (layernorm_) {
-    kernels::layernorm_backward<S, G>(exec, dy, x, w.weight.value, saved.mean, saved.scale, store, dx, w.weight.grad,
-                                      w.bias.grad, branches, sums);
+    kernels::layernorm_backward<S, G>(exec, dy, x, {w.weight.value, offset_}, saved.mean, saved.scale, store, dx,
+                                      w.weight.grad, w.bias.grad, branches, sums);
   } else {
-    kernels::rmsnorm_backward<S, G>(exec, dy, x, w.weight.value, saved.scale, store, dx, w.weight.grad, branches, sums);
+    kernels::rmsnorm_backward<S, G>(exec, dy, x, {w.weight.value, offset_}, saved.scale, store, dx, w.weight.grad,
+                                    branches, sums);
   }
 }
 

@@ -3,6 +3,7 @@
 // The feed-forward sub-layers: an MLP that every token goes through, and routed experts (moe.hpp), beside which there
 // may be such an MLP, the shared experts.
 
+#include "activation.hpp"
 #include "sublayer.hpp"
 
 #include <p3d/kernels/expert_rows.hpp>
@@ -12,8 +13,8 @@
 
 namespace p3d::model {
 
-/// An MLP: GELU, or SwiGLU of (gate | up). The activation function adds the bias of the first linear. As shared experts
-/// its output may have a gate (SharedGate).
+/// An MLP: GELU, or SwiGLU or GeGLU of (gate | up). The activation function adds the bias of the first linear. As
+/// shared experts its output may have a gate (SharedGate).
 template <class P>
 class MlpLayer final : public LinearSubLayer<P> {
 public:
@@ -22,6 +23,7 @@ public:
   using typename SubLayer<P>::Sums;
   MlpLayer(config::Config const& c, parallel::TensorParallel& tp, int layer)
       : LinearSubLayer<P>(c, tp, layer),
+        activation_(c.model.activation),
         branch_dropout_(kernels::make_dropout(c.model.dropout, c.run.seed,
                                               fmt::format("dropout.layers.{}.mlp.out", layer),
                                               c.model.residual_multiplier)) {}
@@ -49,10 +51,7 @@ private:
   }
   void apply(LayerCall<P> const& c) const override {
     auto const p = parts(c);
-    if (sizes_.gated)
-      kernels::swiglu_forward<S>(tp_->exec, p.inner, p.outer, p.in_bias.value);
-    else
-      kernels::gelu_forward<S>(tp_->exec, p.inner, p.outer, p.in_bias.value);
+    activation_forward<S>(activation_, tp_->exec, p.inner, p.outer, p.in_bias.value);
   }
   View2<S> branch_input(LayerCall<P> const& c) const override {
     auto const p = parts(c);
@@ -69,12 +68,10 @@ private:
   }
   void apply_backward(LayerCall<P> const& c, Sums& /*sums*/) const override {
     auto const p = parts(c);
-    if (sizes_.gated)
-      kernels::swiglu_backward<S>(tp_->exec, p.inner, p.d_outer, p.d_inner, p.in_bias.value);
-    else
-      kernels::gelu_backward<S>(tp_->exec, p.inner, p.d_outer, p.d_inner, p.in_bias.value);
+    activation_backward<S>(activation_, tp_->exec, p.inner, p.d_outer, p.d_inner, p.in_bias.value);
   }
 
+  config::Activation activation_;
   kernels::Dropout branch_dropout_;
 };
 

@@ -11,6 +11,7 @@
 #include <p3d/parallel/expert_linear.hpp>
 #include <p3d/parallel/rows.hpp>
 
+#include "activation.hpp"
 #include "first_rows.hpp"
 
 #include <fmt/format.h>
@@ -45,7 +46,8 @@ RoutedExperts<P>::RoutedExperts(config::Config const& c, int layer)
     : layer_(layer),
       sizes_(layout::layer_sizes(layout::block_sizes(c), c, layer).moe),
       exchange_(sizes_, static_cast<int>(c.model.moe.top_k)),
-      gated_(c.model.activation == config::Activation::swiglu) {
+      activation_(c.model.activation),
+      gated_(c.model.gated()) {
   auto const& m = c.model.moe;
   routing_.experts = static_cast<int>(m.experts);
   routing_.top_k = static_cast<int>(m.top_k);
@@ -170,11 +172,7 @@ void RoutedExperts<P>::bring(ExecSpace const& exec, MoeWeights<P> const& w, int 
 
 template <class P>
 void RoutedExperts<P>::activate(ExecSpace const& exec, View2<S const> up, View2<S> act) const {
-  if (gated_) {
-    kernels::swiglu_forward<S>(exec, up, act);
-  } else {
-    kernels::gelu_forward<S>(exec, up, act);
-  }
+  activation_forward<S>(activation_, exec, up, act);
 }
 
 template <class P>
@@ -237,12 +235,9 @@ void RoutedExperts<P>::backward(ExecSpace const& exec, MoeWeights<P> const& w, T
     parallel::expert_linear_weight<S, G>(exec, dout, act, offsets, w.down.grad);
     auto const d_gate = gated_ ? device::columns(dup, 0, f) : View2<S>(),
                d_up = gated_ ? device::columns(dup, f, 2 * f) : dup;
-    if (gated_) {
-      kernels::swiglu_backward<S>(exec, up, dact, dup);
+    activation_backward<S>(activation_, exec, up, dact, dup);
+    if (gated_)
       parallel::expert_linear<S>(exec, d_gate, w.gate.value, Block::transposed, offsets, Store::overwrite, dout);
-    } else {
-      kernels::gelu_backward<S>(exec, up, dact, dup);
-    }
     parallel::expert_linear<S>(exec, d_up, w.up.value, Block::transposed, offsets,
                                gated_ ? Store::add : Store::overwrite, dout);
     requests = exchange_.start_back(exec, pass, dout, a, t);

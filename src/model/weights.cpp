@@ -19,7 +19,7 @@ NormWeights<P> norm_weights(Parameters<P> const& params, std::string const& name
 template <class P>
 BlockWeights<P> block_weights(config::Config const& c, Parameters<P> const& params, std::int64_t layer) {
   auto const at = [&](char const* rest) { return fmt::format("layers.{}.{}", layer, rest); };
-  bool const gated = c.model.activation == config::Activation::swiglu, experts = c.model.has_experts(layer);
+  bool const gated = c.model.gated(), experts = c.model.has_experts(layer);
   BlockWeights<P> w;
   w.norm1 = norm_weights(params, at("norm1"));
   w.norm2 = norm_weights(params, at("norm2"));

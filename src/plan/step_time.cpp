@@ -152,7 +152,7 @@ StepModel::StepModel(config::Config const& c, config::Cluster const& cluster, Ke
   bytes_ = static_cast<double>(type_bytes(c).storage);
   tokens_ = std::floor(static_cast<double>(c.batch.micro * m.seq_len) / c.parallel.cp);
   width_ = static_cast<double>(m.hidden);
-  gates_ = m.activation == config::Activation::swiglu ? 2 : 1;
+  gates_ = m.gated() ? 2 : 1;
   microbatches_ = static_cast<double>(c.batch.microbatches);
   double const parts = tp() * (c.divides_vocabulary() ? c.parallel.pp : 1);
   auto const multiple = static_cast<double>(kernels.vocab_multiple), rows = static_cast<double>(m.vocab_size);

@@ -99,6 +99,13 @@ CASES = {
         rope_parameters={"full_attention": {"rope_type": "yarn", "rope_theta": 300.0, "factor": 4.0, "beta_fast": 2.0,
                                             "beta_slow": 0.5, "original_max_position_embeddings": 8},
                          "sliding_attention": {"rope_type": "default", "rope_theta": 300.0}}, **TOKENS)),
+    "gemma3": (torch.float32, None, lambda: transformers.Gemma3TextConfig(
+        vocab_size=256, hidden_size=20, intermediate_size=24, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=6, max_position_embeddings=32, sliding_window=5, rms_norm_eps=1e-6,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"], query_pre_attn_scalar=9,
+        rope_parameters={"full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+                         "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}, pad_token_id=None,
+        bos_token_id=None, eos_token_id=255)),
     "glm4": (torch.float32, None, lambda: transformers.Glm4Config(
         vocab_size=256, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, head_dim=8, max_position_embeddings=32, rms_norm_eps=1e-6, tie_word_embeddings=True,
@@ -145,6 +152,9 @@ def load(folder):
         for name, module in list(model.named_modules()):
             if name.endswith("rotary_emb"):
                 model.get_submodule(name.rpartition(".")[0]).rotary_emb = type(module)(model.config)
+    for module in model.modules():  # Gemma's factor of the embedding, which is made in fp32
+        if hasattr(module, "scalar_embed_scale"):
+            module.embed_scale = torch.tensor(module.scalar_embed_scale, dtype=torch.float64)
     return model
 
 

@@ -42,10 +42,11 @@ std::vector<Model> models(int ranks) {
   out.push_back(std::move(qwen2));
   // Norms behind sub-layers, and on both sides with pairs of neighbours and multipliers.
   out[3].overrides.insert(out[3].overrides.end(), {"model.qk_norm=full", "model.norm_placement=post"});  // llama-untied
-  out[2].overrides.insert(out[2].overrides.end(),
-                          {"model.norm_placement=sandwich", "model.rope_fraction=0.5", "model.rope_pairs=neighbours",
-                           "model.embedding_multiplier=3", "model.attention_multiplier=0.4",
-                           "model.residual_multiplier=0.5", "model.logits_scaling=1.5"});  // llama-tied
+  out[2].overrides.insert(
+      out[2].overrides.end(),
+      {"model.norm_placement=sandwich", "model.norm_offset=1", "model.activation=geglu", "model.rope_fraction=0.5",
+       "model.rope_pairs=neighbours", "model.embedding_multiplier=3", "model.attention_multiplier=0.4",
+       "model.residual_multiplier=0.5", "model.logits_scaling=1.5"});  // llama-tied
   return out;
 }
 

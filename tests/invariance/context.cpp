@@ -51,14 +51,14 @@ std::vector<Case> cases() {
     words.insert(words.end(), more.begin(), more.end());
     return words;
   };
-  return {
-      {"llama", with(llama, {"model.seq_len=37", "batch.micro=2"})},
-      {"gpt2", with(gpt2, {"model.seq_len=33", "batch.micro=1"})},
-      {"window", with(llama, {"model.seq_len=40", "batch.micro=1", "model.window=[7, 0]", "model.norm_placement=post",
-                              "model.attention_multiplier=0.5", "model.rope_pairs=neighbours"})},
-      {"packed", with(llama, {"model.seq_len=41", "batch.micro=2", "data.pack=true", "data.eod_token=10"})},
-      {"packed-gpt2",
-       with(gpt2, {"model.seq_len=48", "batch.micro=1", "data.pack=true", "data.eod_token=32", "model.window=9"})}};
+  return {{"llama", with(llama, {"model.seq_len=37", "batch.micro=2"})},
+          {"gpt2", with(gpt2, {"model.seq_len=33", "batch.micro=1"})},
+          {"window", with(llama, {"model.seq_len=40", "batch.micro=1", "model.window=[7, 0]",
+                                  "model.norm_placement=post", "model.rope_local_theta=100",
+                                  "model.attention_multiplier=0.5", "model.rope_pairs=neighbours"})},
+          {"packed", with(llama, {"model.seq_len=41", "batch.micro=2", "data.pack=true", "data.eod_token=10"})},
+          {"packed-gpt2",
+           with(gpt2, {"model.seq_len=48", "batch.micro=1", "data.pack=true", "data.eod_token=32", "model.window=9"})}};
 }
 
 /// Exchanges that cp allows.

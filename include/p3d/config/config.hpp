@@ -25,8 +25,8 @@ enum class Norm { layernorm, rmsnorm };
 constexpr auto enum_names(Norm) { return std::array{"layernorm", "rmsnorm"}; }
 enum class Position { learned, rope };
 constexpr auto enum_names(Position) { return std::array{"learned", "rope"}; }
-enum class Activation { gelu, swiglu };
-constexpr auto enum_names(Activation) { return std::array{"gelu", "swiglu"}; }
+enum class Activation { gelu, swiglu, geglu };
+constexpr auto enum_names(Activation) { return std::array{"gelu", "swiglu", "geglu"}; }
 /// The RMS norm of queries and keys: none, one for each head, or one for all heads of a token.
 enum class QkNorm { none, head, full };
 constexpr auto enum_names(QkNorm) { return std::array{"none", "head", "full"}; }
@@ -182,7 +182,8 @@ struct Model {
   bool tied_embeddings = true;
   double dropout = 0.0;  ///< probability; on the embedding, the attention probabilities and both residual branches
   double rope_theta = 10000.0;
-  double rope_fraction = 1.0;  ///< of a head's dimensions, from the first on, that rotate
+  double rope_local_theta = 0.0;  ///< layers with a window take it for rope_theta; 0: none
+  double rope_fraction = 1.0;     ///< of a head's dimensions, from the first on, that rotate
   RopePairs rope_pairs = RopePairs::halves;
   RopeScaling rope_scaling = RopeScaling::none;
   double rope_scaling_factor = 1.0;           ///< slow frequencies, or all of them, are divided by it
@@ -197,6 +198,7 @@ struct Model {
   std::vector<std::int64_t> rope_scaling_layers;
   double norm_eps = 1e-5;
   NormPlacement norm_placement = NormPlacement::pre;
+  std::int64_t norm_offset = 0;       ///< 1: norms multiply by 1 + their weight, which begins at 0
   QkNorm qk_norm = QkNorm::none;      ///< kernels/qk_norm.hpp; before the rotation
   double embedding_multiplier = 1.0;  ///< the embedding of a token is multiplied by it
   double attention_multiplier = 0.0;  ///< the scores of attention are multiplied by it; 0: 1 / sqrt(head_dim)
@@ -235,13 +237,17 @@ struct Model {
   /// True when the linear of q, k and v has a bias.
   bool has_qkv_bias() const { return bias || qkv_bias; }
   /// True when the activation function multiplies by a gate, which has a matrix of its own.
-  bool gated() const { return activation == Activation::swiglu; }
+  bool gated() const { return activation != Activation::gelu; }
   /// Number of matrices of an MLP, or of an expert: up, down and maybe a gate.
   int mlp_matrices() const { return gated() ? 3 : 2; }
   /// The entry of `window` for a layer; 0: the layer has no window.
   std::int64_t window_of(std::int64_t layer) const { return of_layer(window, layer, 0); }
   /// True when a layer rotates queries and keys.
   bool rotates(std::int64_t layer) const { return position == Position::rope && of_layer(rope_layers, layer, 1) != 0; }
+  /// The base of a layer's rotary frequencies.
+  double rope_theta_of(std::int64_t layer) const {
+    return rope_local_theta > 0 && window_of(layer) > 0 ? rope_local_theta : rope_theta;
+  }
   /// True when a layer's rotary frequencies are scaled.
   bool scales_rope(std::int64_t layer) const {
     return rope_scaling != RopeScaling::none && of_layer(rope_scaling_layers, layer, 1) != 0;

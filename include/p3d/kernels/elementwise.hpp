@@ -36,6 +36,13 @@ template <class S>
 void swiglu_backward(ExecSpace const& exec, View2<S const> gate_up, View2<S const> dy, View2<S> dgate_up,
                      Given<View1<S const>> bias = {});
 
+/// GeGLU (Shazeer, arXiv 2002.05202; Gemma) of gate_up: y = gelu(gate) up, with the tanh form of GELU; as SwiGLU.
+template <class S>
+void geglu_forward(ExecSpace const& exec, View2<S const> gate_up, View2<S> y, Given<View1<S const>> bias = {});
+template <class S>
+void geglu_backward(ExecSpace const& exec, View2<S const> gate_up, View2<S const> dy, View2<S> dgate_up,
+                    Given<View1<S const>> bias = {});
+
 /// y = x + dropout(branch + bias); bias may be empty; y may be x or branch. All are [rows, hidden] with all columns of
 /// the hidden dimension; the rows may be some or all rows of the samples.
 template <class S>

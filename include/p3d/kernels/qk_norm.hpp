@@ -21,6 +21,7 @@ struct QkNormShape {
   bool full = false;       ///< all queries of a row have one norm, and all its keys; else each head has one
   std::int64_t ranks = 1;  ///< ranks over which the heads of a row are divided
   double eps = 0.0;
+  double offset = 0.0;  ///< added to each weight (NormWeight)
 
   /// Norms of a row: those of queries, then those of keys.
   KOKKOS_FUNCTION std::int64_t norms() const { return full ? 2 : heads + kv_heads; }

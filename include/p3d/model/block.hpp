@@ -38,7 +38,7 @@ public:
 
 private:
   bool layernorm_;
-  double eps_;
+  double eps_, offset_;
 };
 
 /// Keys and values of each local key/value head of each text, which a layer keeps of texts that grow.

@@ -76,6 +76,7 @@ private:
   base::RandomKey jitter_key_{};
   double jitter_ = 0.0, aux_ = 0.0, z_ = 0.0, capacity_ = 0.0;
   bool global_;  ///< the loss of balance is of the global batch
+  config::Activation activation_;
   bool gated_;
   std::vector<std::int64_t> counts_;
 };

@@ -4,10 +4,12 @@
 DENSE_PRESETS = ("gpt2-tiny", "gpt2-124m", "gpt2-350m", "gpt2-774m", "gpt2-1558m", "gpt3-6.7b", "gpt3-13b",
                  "gpt3-175b", "llama-tiny", "llama-124m", "llama2-7b", "llama2-13b", "llama2-70b", "llama3-8b",
                  "llama3-70b", "mistral-nemo-12b", "qwen2.5-0.5b", "qwen2.5-7b", "smollm3-3b", "qwen3-0.6b",
-                 "qwen3-8b", "olmo2-1b", "olmo2-7b", "granite3.1-2b", "glm4-9b", "phi4")
+                 "qwen3-8b", "olmo2-1b", "olmo2-7b", "granite3.1-2b", "glm4-9b", "phi4", "gemma3-270m",
+                 "gemma3-1b")
 EXPERT_PRESETS = {"mixtral-tiny": 2, "mixtral-8x7b": 1, "qwen-moe-tiny": 2, "deepseek-moe-tiny": 2, "qwen3-30b-a3b": 2,
                   "olmoe-1b-7b": 2}
-LLAMA = ("llama", "mistral", "mixtral", "qwen", "deepseek", "smollm3", "olmo", "granite", "glm4", "phi4")
+LLAMA = ("llama", "mistral", "mixtral", "qwen", "deepseek", "smollm3", "olmo", "granite", "glm4", "phi4",
+         "gemma3")
 
 
 def kind(f):
@@ -20,7 +22,7 @@ def kind(f):
     if preset:
         f.set(model__preset=preset)
         f.tied = preset.startswith("gpt") or preset in ("llama-124m", "qwen2.5-0.5b", "smollm3-3b", "qwen3-0.6b",
-                                                        "granite3.1-2b")
+                                                        "granite3.1-2b", "gemma3-270m", "gemma3-1b")
         f.shared = preset.startswith(("qwen-moe", "deepseek"))
     elif llama:
         f.set(model__norm="rmsnorm", model__position="rope", model__activation="swiglu", model__bias=False,
@@ -61,13 +63,14 @@ def details(f):
         if change == "norm":
             f.set(model__norm=d.among("layernorm", "rmsnorm"))
         elif change == "placement":
-            f.set(model__norm_placement=d.among("post", "post", "sandwich", "sandwich", "pre"))
+            f.set(model__norm_placement=d.among("post", "post", "sandwich", "sandwich", "pre"),
+                  model__norm_offset=d.among(0, 1))
         elif change == "multipliers":
             f.set(model__attention_multiplier=d.among("0.0", "0.25", "0.5"),
                   model__residual_multiplier=d.among("1.0", "0.22", "1.5"),
                   model__logits_scaling=d.among("1.0", "0.5", "3.0"))
         elif change == "activation":
-            f.set(model__activation=d.among("gelu", "swiglu"))
+            f.set(model__activation=d.among("gelu", "swiglu", "geglu"))
         elif change == "bias":
             if not f.has("model.qkv_bias"):
                 f.set(model__bias=d.chance(0.5))
@@ -118,6 +121,8 @@ def position(f):
 def window(f):
     d = f.draw
     f.set(model__window=d.among("1", "3", "9", "[4, 0]", "[2, 5, 0]"))
+    if f.rope and d.chance(0.4):
+        f.set(model__rope_local_theta=d.among("0.0", "100.0", "10000.0"))
 
 
 def dropout(f):

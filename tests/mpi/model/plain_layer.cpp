@@ -36,7 +36,8 @@ Plain PlainLayer::norm(std::string const& name, Plain const& x) const {
     for (std::int64_t i = 0; i < x.cols && centred; ++i) mean += x(r, i) / n;
     for (std::int64_t i = 0; i < x.cols; ++i) squares += (x(r, i) - mean) * (x(r, i) - mean) / n;
     for (std::int64_t i = 0; i < x.cols; ++i)
-      y(r, i) = (x(r, i) - mean) / std::sqrt(squares + c_.model.norm_eps) * w(0, i) + (b ? (*b)(0, i) : Complex());
+      y(r, i) = (x(r, i) - mean) / std::sqrt(squares + c_.model.norm_eps) * (w(0, i) + offset()) +
+                (b ? (*b)(0, i) : Complex());
   }
   return y;
 }
@@ -56,7 +57,8 @@ void PlainLayer::qk_norm(Plain& x, std::string const& name) const {
     for (std::int64_t begin = 0; begin < x.cols; begin += n) {
       Complex squares;
       for (std::int64_t i = 0; i < n; ++i) squares += x(r, begin + i) * x(r, begin + i) / static_cast<double>(n);
-      for (std::int64_t i = 0; i < n; ++i) x(r, begin + i) *= w(0, i) / std::sqrt(squares + c_.model.norm_eps);
+      for (std::int64_t i = 0; i < n; ++i)
+        x(r, begin + i) *= (w(0, i) + offset()) / std::sqrt(squares + c_.model.norm_eps);
     }
 }
 
@@ -107,7 +109,10 @@ Plain PlainLayer::attention(Plain const& normed) const {
 
 Complex PlainLayer::activation(Complex gate, Complex up) const {
   if (c_.model.activation == config::Activation::swiglu) return gate / (1.0 + std::exp(-gate)) * up;
-  return 0.5 * up * (1.0 + std::tanh(std::sqrt(2.0 / std::acos(-1.0)) * (up + 0.044715 * up * up * up)));
+  auto const gelu = [](Complex x) {
+    return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
+  };
+  return c_.model.activation == config::Activation::geglu ? gelu(gate) * up : gelu(up);
 }
 
 Plain PlainLayer::mlp(Plain const& normed, std::string const& prefix) const {

@@ -50,6 +50,8 @@ private:
   Plain linear(Plain const& x, std::string const& name, bool bias = true) const;
   Plain mlp(Plain const& normed, std::string const& prefix) const;
   Plain experts(Plain const& normed) const;
+  /// The number that norms add to their weights.
+  double offset() const { return static_cast<double>(c_.model.norm_offset); }
   Complex activation(Complex gate, Complex up) const;
   /// The norm of queries or keys (model.qk_norm), if the model has one.
   void qk_norm(Plain& x, std::string const& name) const;

@@ -46,6 +46,9 @@ std::vector<Case> cases(int ranks) {
       {"norms behind",
        {"model.preset=llama-tiny", "model.kv_heads=2", "model.ffn=10", "model.norm_placement=post",
         "model.residual_multiplier=0.3", "model.attention_multiplier=0.7"}},
+      {"weights of norms beside 1",
+       {"model.preset=llama-tiny", "model.kv_heads=2", "model.ffn=10", "model.norm_offset=1", "model.qk_norm=head",
+        "model.activation=geglu"}},
       {"norms on both sides",
        {"model.preset=gpt2-tiny", "model.dropout=0.3", "model.norm_placement=sandwich", "model.residual_multiplier=1.5",
         "model.position=rope", "model.head_dim=8", "model.rope_fraction=0.5", "model.rope_pairs=neighbours"}}};
@@ -64,6 +67,7 @@ std::vector<Case> cases(int ranks) {
     }
     out.push_back({"experts between norms", out.back().words});
     out.back().words.emplace_back("model.norm_placement=sandwich");
+    out.back().words.emplace_back("model.activation=geglu");
     out.push_back({"experts in front of norms", routed});
     out.back().words.emplace_back("model.norm_placement=post");
   }

@@ -57,6 +57,8 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"model.rope_high_freq_factor", {"8"}},
       {"model.rope_original_seq_len", {"64"}},
       {"model.norm_placement", {"sandwich"}},
+      {"model.norm_offset", {"1"}},
+      {"model.rope_local_theta", {"100", "model.position=\"rope\"", "model.window=4"}},
       {"model.rope_beta_fast", {"16"}},
       {"model.rope_beta_slow", {"2"}},
       {"model.rope_attention_factor", {"1.5"}},

@@ -262,7 +262,7 @@ TEST(HuggingFaceConfig, DropoutThatIsNotOneValueIsNoted) {
 }
 
 TEST(HuggingFaceConfig, NamesTheArchitecturesThatItReads) {
-  expect_error([] { read({{"model_type", "olmo"}}); }, "\"glm4\", \"phi3\" or \"smollm3\"");
+  expect_error([] { read({{"model_type", "olmo"}}); }, "\"gemma3_text\", \"phi3\" or \"smollm3\"");
   expect_error([] { read({{"a", 1}}); }, "found:    none");
   expect_error([] { read(Json::array()); }, "model_type");
   expect_error([] { read_hugging_face("{\"a\":1,\"a\":2}", "p"); }, "\"a\" twice");
@@ -298,6 +298,8 @@ TEST(HuggingFaceConfig, WhatIsWrittenReadsBackTheSame) {
             "model.rope_beta_fast=9"},
            {"model.preset=llama-tiny", "model.rope_fraction=0.5", "model.window=4"},
            {"model.preset=granite3.1-2b", "model.bias=true", "model.head_dim=32"},
+           {"model.preset=gemma3-270m"},
+           {"model.preset=gemma3-1b", "model.window=[9, 0]", "model.rope_local_theta=0", "model.tied_embeddings=false"},
            {"model.preset=llama-tiny", "model.residual_multiplier=0.5", "model.attention_multiplier=0.125"},
            {"model.preset=glm4-9b", "model.rope_fraction=0.25"},
            {"model.preset=glm4-9b", "model.qkv_bias=false"},
@@ -336,6 +338,11 @@ TEST(HuggingFaceConfig, OtherFormsHaveNoName) {
     expect_error([&] { form({std::string("model.preset=") + preset, word}); }, text);
   };
   of("llama-tiny", "model.norm_placement=post", "qk_norm = none, which OLMo 2");
+  of("gemma3-1b", "model.embedding_multiplier=2", "embedding_multiplier = 2, which Gemma 3");
+  of("gemma3-1b", "model.attention_multiplier=0.3", "attention_multiplier = 0.3, which Gemma 3");
+  of("gemma3-1b", "model.activation=swiglu", "activation = swiglu, which Gemma 3");
+  of("llama-tiny", "model.activation=geglu", "activation = geglu, which Llama");
+  of("llama-tiny", "model.norm_offset=1", "norm_offset = 1, which Llama");
   of("llama-tiny", "model.norm_placement=sandwich", "rope_pairs = halves, which GLM-4");
   of("qwen3-8b", "model.rope_fraction=0.5", "rope_fraction = 0.5, which Qwen3");
   EXPECT_EQ(form({"model.preset=llama-tiny", "model.rope_fraction=0.5"}), ModelFamily::phi3);

@@ -78,8 +78,7 @@ TEST(ModelFamilies, Olmo2AndOlmo3NormBehindSubLayers) {
                 {{"full_attention", full}, {"sliding_attention", plain}});
   };
   EXPECT_EQ(read(by_kind(plain)).model.rope_theta, 5e5);
-  refused_file(by_kind(with(plain, "rope_theta", 1e4)),
-               "with one rope_theta in all kinds of layers, \"default\" in those");
+  refused_file(by_kind(with(plain, "rope_theta", 1e4)), "one rope_theta in all kinds of layers: others");
   // As OLMo-3-1025-7B: YaRN where there is no window.
   Json const yarn{{"rope_type", "yarn"}, {"factor", 8.0},  {"attention_factor", 1.2079441541679836},
                   {"beta_fast", 32},     {"beta_slow", 1}, {"original_max_position_embeddings", 8192},
@@ -111,6 +110,29 @@ TEST(ModelFamilies, Glm4RotatesNeighboursOfAPartOfEachHead) {
   refused_file(with(glm4(), "partial_rotary_factor", 0.01), "an even number of at least 2: 0.01 of 128");
   refused_file(with(glm4(), "partial_rotary_factor", 1.5), "partial_rotary_factor, a number from");
   refused_file(with(llama(), "partial_rotary_factor", 0.5), "rotation of the whole head");
+}
+
+TEST(ModelFamilies, Gemma3HasTwoBasesAndWeightsBesideOne) {
+  auto const found = read_preset(gemma3(), ModelFamily::gemma3_text, {"model.preset=gemma3-1b"});
+  EXPECT_EQ(found.model.attention_multiplier, 0.0) << "query_pre_attn_scalar is head_dim";
+  auto const m = read(with(gemma3(), "query_pre_attn_scalar", 168)).model;
+  EXPECT_EQ(m.attention_scale(), 1.0 / std::sqrt(168.0));
+  EXPECT_EQ(Json::parse(write_hugging_face(m, "bfloat16", -1))["query_pre_attn_scalar"], 168);
+  EXPECT_EQ(read_hugging_face(write_hugging_face(m, "bfloat16", -1), "p").model, m);
+  EXPECT_EQ(read(with(gemma3(), "rope_local_base_freq", 1000000)).model.rope_local_theta, 0.0);
+  // As transformers 5 writes the 4 B model: the frequencies of layers without a window are scaled.
+  auto newer = without(without(gemma3(), "rope_theta"), "rope_local_base_freq");
+  newer["rope_parameters"] = {{"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 1e6}}},
+                              {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}};
+  auto const scaled = read(newer).model;
+  EXPECT_EQ(scaled.rope_local_theta, 1e4);
+  EXPECT_EQ(scaled.rope_scaling, RopeScaling::linear);
+  EXPECT_EQ(scaled.rope_scaling_layers, (std::vector<std::int64_t>{0, 0, 0, 0, 0, 1}));
+  EXPECT_EQ(read_hugging_face(write_hugging_face(scaled, "bfloat16", -1), "p").model, scaled);
+  refused_file(with(gemma3(), "attn_logit_softcapping", 50.0), "scores of any size");
+  refused_file(with(gemma3(), "final_logit_softcapping", 30.0), "logits of any size");
+  refused_file(with(gemma3(), "hidden_activation", "silu"), "p3d's geglu has the tanh form");
+  refused_file(with(gemma3(), "use_bidirectional_attention", true), "attention to earlier tokens");
 }
 
 TEST(ModelFamilies, Phi3IsKnownByItsFile) {

@@ -93,6 +93,10 @@ TEST(Precision, SumsOf16BitsAreOurOwn) {
       only_error(parse(mpi + "precision = \"bf16\"\n[parallel]\ntp = 2\n[data]\nformat = \"synthetic\"\n", {}, 2));
   EXPECT_EQ(error.key, "comm.allreduce");
   expect_contains(error.found, "MPI has no sum of bf16");
+  auto const divided =
+      only_error(parse(mpi + "precision = \"bf16\"\n[parallel]\npp = 2\n[data]\nformat = \"synthetic\"\n",
+                       {"pipeline.vocab_parallel=true"}, 2));
+  expect_contains(divided.found, "MPI has no sum of bf16");
   for (auto const* axis : {"dp", "cp"}) {
     auto const narrow = only_error(parse(mpi + "[precision]\nreduction = \"bf16\"\n",
                                          {"data.format=synthetic", std::string("parallel.") + axis + "=2"}, 2));

@@ -10,32 +10,33 @@ Model model_preset(std::string const& name) { return good("", {"model.preset=" +
 
 TEST(Preset, EachIsValidAndDividesOverItsUsualTp) {
   auto const names = preset_names();
-  EXPECT_EQ(names.size(), 32u);
+  EXPECT_EQ(names.size(), 34u);
   for (auto const& name : names) {
     auto const m = model_preset(name);
     EXPECT_EQ(m.preset, name);
     EXPECT_EQ(m.hidden % m.heads, 0) << name;
-    EXPECT_EQ(m.head_dim() == m.hidden / m.heads,
-              name != "mistral-nemo-12b" && name != "qwen3-0.6b" && name != "qwen3-30b-a3b")
+    EXPECT_EQ(m.head_dim() == m.hidden / m.heads, name != "mistral-nemo-12b" && !name.starts_with("gemma3") &&
+                                                      name != "qwen3-0.6b" && name != "qwen3-30b-a3b")
         << name;
     EXPECT_EQ(m.qkv_bias, m.bias || name.starts_with("qwen2") || name.starts_with("glm4")) << name;
-    EXPECT_EQ(m.norm_placement, name.starts_with("olmo2")  ? NormPlacement::post
-                                : name.starts_with("glm4") ? NormPlacement::sandwich
-                                                           : NormPlacement::pre);
-    EXPECT_EQ(m.qk_norm, name.starts_with("qwen3")  ? QkNorm::head
-                         : name.starts_with("olmo") ? QkNorm::full
-                                                    : QkNorm::none);
+    EXPECT_EQ(m.norm_placement, name.starts_with("olmo2")                                ? NormPlacement::post
+                                : name.starts_with("glm4") || name.starts_with("gemma3") ? NormPlacement::sandwich
+                                                                                         : NormPlacement::pre);
+    EXPECT_EQ(m.qk_norm, name.starts_with("qwen3") || name.starts_with("gemma3") ? QkNorm::head
+                         : name.starts_with("olmo")                              ? QkNorm::full
+                                                                                 : QkNorm::none);
     EXPECT_EQ(m.position == Position::rope, !name.starts_with("gpt")) << name;
     EXPECT_EQ(m.moe.on(),
               name.starts_with("mixtral") || name.find("moe") != std::string::npos || name == "qwen3-30b-a3b")
         << name;
     EXPECT_EQ(m.bias, name.starts_with("gpt")) << name;
     EXPECT_EQ(m.tied_embeddings, name.starts_with("gpt") || name == "llama-124m" || name == "qwen2.5-0.5b" ||
-                                     name == "smollm3-3b" || name == "qwen3-0.6b" || name == "granite3.1-2b")
+                                     name == "smollm3-3b" || name == "qwen3-0.6b" || name == "granite3.1-2b" ||
+                                     name.starts_with("gemma3"))
         << name;
     EXPECT_EQ(m.rope_layers.empty(), name != "smollm3-3b") << name;
     if (name != "qwen2.5-0.5b" && name != "gpt2-1558m" && !name.ends_with("-tiny") && name != "llama-124m" &&
-        name != "gpt2-124m") {
+        name != "gpt2-124m" && !name.starts_with("gemma3")) {
       good("", {"model.preset=" + name, name == "glm4-9b" || name == "phi4" ? "parallel.tp=2" : "parallel.tp=4",
                 "parallel.sequence=true"});
     }
@@ -47,7 +48,7 @@ double billions(Model const& m) {
   double const attention =
       double(m.hidden) * m.heads * m.head_dim() * 2 + double(m.hidden) * m.kv_heads * m.head_dim() * 2;
   double const widths = m.moe.on() ? double(m.moe.experts) * m.moe.ffn : double(m.ffn);
-  double const ffn = double(m.hidden) * widths * (m.activation == Activation::swiglu ? 3 : 2);
+  double const ffn = double(m.hidden) * widths * (m.gated() ? 3 : 2);
   double const embedding = double(m.vocab_size) * m.hidden * (m.tied_embeddings ? 1 : 2);
   return (m.layers * (attention + ffn) + embedding) / 1e9;
 }
@@ -65,7 +66,8 @@ TEST(Preset, TheNameTellsTheNumberOfParameters) {
                           Row{"qwen2.5-0.5b", 0.494},  Row{"qwen2.5-7b", 7.615},   Row{"smollm3-3b", 3.075},
                           Row{"qwen3-0.6b", 0.596},    Row{"qwen3-8b", 8.191},     Row{"qwen3-30b-a3b", 30.53},
                           Row{"olmoe-1b-7b", 6.919},   Row{"olmo2-1b", 1.485},     Row{"olmo2-7b", 7.299},
-                          Row{"granite3.1-2b", 2.534}, Row{"glm4-9b", 9.400},      Row{"phi4", 14.66}}) {
+                          Row{"granite3.1-2b", 2.534}, Row{"glm4-9b", 9.400},      Row{"phi4", 14.66},
+                          Row{"gemma3-270m", 0.268},   Row{"gemma3-1b", 1.0}}) {
     EXPECT_NEAR(billions(model_preset(row.name)) / row.billions, 1.0, 0.01) << row.name;
   }
 }

@@ -200,6 +200,31 @@ inline Json glm4() {
           {"partial_rotary_factor", 0.5}, {"attention_bias", true},     {"attention_dropout", 0.0},
           {"tie_word_embeddings", false}};
 }
+/// As gemma-3-1b-pt: every sixth layer attends to all tokens.
+inline Json gemma3() {
+  return {{"model_type", "gemma3_text"},
+          {"vocab_size", 262144},
+          {"max_position_embeddings", 32768},
+          {"hidden_size", 1152},
+          {"intermediate_size", 6912},
+          {"num_hidden_layers", 26},
+          {"num_attention_heads", 4},
+          {"num_key_value_heads", 1},
+          {"head_dim", 256},
+          {"hidden_activation", "gelu_pytorch_tanh"},
+          {"rms_norm_eps", 1e-6},
+          {"rope_theta", 1000000},
+          {"rope_local_base_freq", 10000},
+          {"rope_scaling", nullptr},
+          {"query_pre_attn_scalar", 256},
+          {"sliding_window", 512},
+          {"sliding_window_pattern", 6},
+          {"attn_logit_softcapping", nullptr},
+          {"final_logit_softcapping", nullptr},
+          {"attention_bias", false},
+          {"attention_dropout", 0.0},
+          {"cache_implementation", "hybrid"}};
+}
 /// As SmolLM3-3B: every fourth layer does not rotate.
 inline Json smollm3() {
   Json file{{"model_type", "smollm3"},

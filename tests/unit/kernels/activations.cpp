@@ -75,6 +75,33 @@ TEST(Gelu, FarArgumentsStayFinite) {
   check_far_arguments<float>();
 }
 
+template <class T>
+Vec geglu_forward(Vec const& x) {
+  auto const in = matrix_of<T>(rows, 2 * cols, x);
+  Owned2<T> const y("p3d::test::y", rows, cols);
+  kernels::geglu_forward<T>(ExecSpace(), in, y);
+  return host(y);
+}
+template <class T>
+Vec geglu_backward(Vec const& x, Vec const& dy) {
+  auto const in = matrix_of<T>(rows, 2 * cols, x), g = matrix_of<T>(rows, cols, dy);
+  Owned2<T> const d("p3d::test::d", rows, 2 * cols);
+  kernels::geglu_backward<T>(ExecSpace(), in, g, d);
+  return host(d);
+}
+
+TEST(Geglu, IsGeluOfTheGateTimesUp) {
+  Vec expected;
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t c = 0; c < cols; ++c)
+      expected.push_back(gelu(swiglu_x[r * 2 * cols + c]) * swiglu_x[r * 2 * cols + cols + c]);
+  expect_close(geglu_forward<double>(swiglu_x), expected, 1e-14);
+  expect_close(geglu_forward<float>(swiglu_x), expected, 1e-6);
+  auto const g = geglu_backward<double>(swiglu_x, dy);
+  expect_gradient([](Vec const& v) { return dot(geglu_forward<double>(v), dy); }, swiglu_x, g, "dgate_up");
+  expect_close(geglu_backward<float>(swiglu_x, dy), g, 1e-6);
+}
+
 TEST(Swiglu, ForwardMatchesTheFormula) {
   Vec expected;
   for (std::int64_t r = 0; r < rows; ++r)
@@ -114,6 +141,8 @@ void check_16_bits() {
   expect_rounded<S>(gelu_backward<S>(x, g), gelu_backward<double>(x, g), "gelu, backward");
   expect_rounded<S>(swiglu_forward<S>(gate_up), swiglu_forward<double>(gate_up), "swiglu");
   expect_rounded<S>(swiglu_backward<S>(gate_up, g), swiglu_backward<double>(gate_up, g), "swiglu, backward");
+  expect_rounded<S>(geglu_forward<S>(gate_up), geglu_forward<double>(gate_up), "geglu");
+  expect_rounded<S>(geglu_backward<S>(gate_up, g), geglu_backward<double>(gate_up, g), "geglu, backward");
 }
 TEST(Activations, In16BitsAreTheOnesInDoubleRoundedOnce) {
   check_16_bits<bfloat16>();

@@ -76,6 +76,34 @@ protected:
             b = random_values("norm b", c.hidden), dy = random_values("norm dy", c.rows*c.hidden);
 };
 
+TEST_P(Norm, AnOffsetIsAddedToTheWeight) {
+  auto less = w;
+  for (double& v : less) v -= 1.0;
+  auto const weight = vector_of<double>(w), rest = vector_of<double>(less),
+             bias = vector_of<double>(c.bias ? b : Vec());
+  auto const in = matrix_of<double>(c.rows, c.hidden, x), g = matrix_of<double>(c.rows, c.hidden, dy);
+  struct Results {
+    Vec y, dx, dw;
+  };
+  auto const run = [&](p3d::kernels::NormWeight<double> const& at) {
+    Owned2<double> const y("p3d::test::y", c.rows, c.hidden), dx("p3d::test::dx", c.rows, c.hidden);
+    Owned1<double> const mean("p3d::test::mean", c.rows), rstd("p3d::test::rstd", c.rows),
+        dw("p3d::test::dw", c.hidden), db("p3d::test::db", c.bias ? c.hidden : 0);
+    if (c.layer) {
+      p3d::kernels::layernorm_forward<double>(ExecSpace(), in, at, bias, eps, y, mean, rstd);
+      p3d::kernels::layernorm_backward<double>(ExecSpace(), g, in, at, mean, rstd, Store::overwrite, dx, dw, db);
+    } else {
+      p3d::kernels::rmsnorm_forward<double>(ExecSpace(), in, at, eps, y, rstd);
+      p3d::kernels::rmsnorm_backward<double>(ExecSpace(), g, in, at, rstd, Store::overwrite, dx, dw);
+    }
+    return Results{host(y), host(dx), host(dw)};
+  };
+  auto const whole = run(weight), beside = run({rest, 1.0});
+  expect_close(beside.y, whole.y, 1e-14, "y");
+  expect_close(beside.dx, whole.dx, 1e-13, "dx");
+  expect_same(beside.dw, whole.dw, "dw");
+}
+
 TEST_P(Norm, ForwardMatchesPlainSums) {
   auto const expected = plain(c, x, w, b);
   auto const check = [&](Plain const& found, double tolerance) {

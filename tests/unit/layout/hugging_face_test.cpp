@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -154,6 +155,17 @@ TEST(HuggingFaceLayout, Olmo2AndGlm4HaveNormsBehindSubLayers) {
     EXPECT_EQ(made.layout.places[i].tensor, made.layout.places[i - 1].tensor);
     EXPECT_EQ(made.layout.places[i].first, 12) << "behind the rows of the gate";
   }
+}
+
+TEST(HuggingFaceLayout, Gemma3HasFourNormsInALayer) {
+  auto c = llama(false);
+  c.model.norm_placement = config::NormPlacement::sandwich, c.model.norm_offset = 1;
+  c.model.qk_norm = config::QkNorm::head, c.model.activation = config::Activation::geglu;
+  c.model.embedding_multiplier = std::sqrt(8.0);
+  auto const made = make(c).layout;
+  EXPECT_EQ(made.family, config::ModelFamily::gemma3_text);
+  for (char const* norm : {"input", "post_attention", "pre_feedforward", "post_feedforward"})
+    EXPECT_TRUE(shapes(made).contains(std::string("model.layers.1.") + norm + "_layernorm.weight")) << norm;
 }
 
 TEST(HuggingFaceLayout, Phi3JoinsTensorsAndIsKnownByItsOrigin) {

@@ -74,7 +74,8 @@ TEST(ParamTable, PublishedModelsHaveTheirNumberOfParameters) {
         Row{"qwen2.5-0.5b", 494'032'768}, Row{"qwen2.5-7b", 7'615'616'512}, Row{"smollm3-3b", 3'075'098'624},
         Row{"qwen3-0.6b", 596'049'920}, Row{"qwen3-8b", 8'190'735'360}, Row{"qwen3-30b-a3b", 30'532'122'624},
         Row{"olmoe-1b-7b", 6'919'161'856}, Row{"olmo2-1b", 1'484'916'736}, Row{"olmo2-7b", 7'298'617'344},
-        Row{"granite3.1-2b", 2'533'531'648}, Row{"glm4-9b", 9'400'279'040}, Row{"phi4", 14'659'507'200}}) {
+        Row{"granite3.1-2b", 2'533'531'648}, Row{"glm4-9b", 9'400'279'040}, Row{"phi4", 14'659'507'200},
+        Row{"gemma3-270m", 268'098'176}, Row{"gemma3-1b", 999'885'952}}) {
     auto const input =
         config::parse_text("", "t.toml", "/", {"data.format=synthetic", std::string("model.preset=") + row.preset}, 1);
     ASSERT_TRUE(input.config) << row.preset;
@@ -118,6 +119,14 @@ TEST(ParamTable, NormsStandInFrontBehindOrAtBothPlaces) {
   EXPECT_EQ(norms(config::NormPlacement::post), (Names{"post_norm1.weight", "post_norm2.weight"}));
   EXPECT_EQ(norms(config::NormPlacement::sandwich),
             (Names{"norm1.weight", "post_norm1.weight", "norm2.weight", "post_norm2.weight"}));
+}
+
+TEST(ParamTable, NormsThatAddOneBeginAtZero) {
+  auto c = test::tiny_qk_norm(config::QkNorm::head);
+  c.model.norm_offset = 1;
+  auto const table = make_param_table(c);
+  for (auto const& s : table.specs())
+    if (s.name.find("norm") != std::string::npos) EXPECT_EQ(s.init, Init::zeros) << s.name;
 }
 
 TEST(ParamTable, NormsOfQueriesAndKeys) {

@@ -124,6 +124,13 @@ TEST(Rope, ScaledFrequenciesAndFactorsAreThoseOfTransformersInDouble) {
   EXPECT_EQ(lines, 20);
 }
 
+TEST(Rope, LayersWithAWindowMayHaveABaseOfTheirOwn) {
+  auto m = model_of(16, 1e6);
+  m.window = {4, 0}, m.rope_local_theta = 1e4;
+  EXPECT_EQ(rope_frequencies(m, 0), rope_frequencies(model_of(16, 1e4)));
+  EXPECT_EQ(rope_frequencies(m, 1), rope_frequencies(model_of(16, 1e6)));
+}
+
 TEST(Rope, LearnedPositionsHaveNoFrequencies) { EXPECT_TRUE(rope_frequencies(config::Model{}).empty()); }
 
 }  // namespace
