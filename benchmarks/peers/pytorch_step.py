@@ -72,8 +72,8 @@ def read_input(path, overrides):
     hidden, heads = model.get("hidden", 64), model.get("heads", 4)
     plain = {"qk_norm": "none", "window": 0, "rope_layers": 1, "rope_scaling": "none",
              "rope_fraction": 1, "rope_pairs": "halves", "norm_placement": "pre", "norm_offset": 0,
-             "embedding_multiplier": 1,
-             "attention_multiplier": 0, "residual_multiplier": 1, "logits_scaling": 1,
+             "rope_query_beta": 0, "embedding_multiplier": 1, "attention_multiplier": 0,
+             "residual_multiplier": 1, "logits_scaling": 1,
              "qkv_bias": model.get("bias", True), "head_dim": hidden // heads}
     others = [f"{key} = {model[key]}" for key in plain if key in model and model[key] != plain[key]]
     if model.get("moe", {}).get("experts", 0) > 0:

@@ -28,6 +28,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr double most_dropout = 1.0 - 1e-15;
+
 /// Reads the keys of GPT2Config.
 void read_gpt2(Reader& r, HuggingFaceModel& out) {
   auto& m = out.model;
@@ -44,8 +46,9 @@ void read_gpt2(Reader& r, HuggingFaceModel& out) {
   if (!activation.is_null() && activation != "gelu_new" && activation != "gelu_pytorch_tanh")
     r.wrong("activation_function = \"gelu_new\" or \"gelu_pytorch_tanh\" (p3d's gelu is the tanh form)",
             r.found("activation_function"));
-  double const dropouts[] = {r.number("resid_pdrop", 0, 0.999, 0.1), r.number("embd_pdrop", 0, 0.999, 0.1),
-                             r.number("attn_pdrop", 0, 0.999, 0.1)};
+  double const dropouts[] = {r.number("resid_pdrop", 0, most_dropout, 0.1),
+                             r.number("embd_pdrop", 0, most_dropout, 0.1),
+                             r.number("attn_pdrop", 0, most_dropout, 0.1)};
   bool const same = dropouts[0] == dropouts[1] && dropouts[0] == dropouts[2];
   m.dropout = same ? dropouts[0] : 0.0;
   if (!same) {
@@ -81,10 +84,10 @@ void read_yarn(Reader& r, Model& m) {
 }
 
 /// Reads the object of rope_parameters or rope_scaling, which `path` names.
-void read_rope_object(json const& rope, Model& m, std::string const& path, bool fraction) {
+void read_rope_object(json const& rope, Model& m, std::string const& path, bool fraction, bool query_beta) {
   Reader inner(rope, path);
   m.rope_theta = inner.number("rope_theta", 1e-300, 1e12, m.rope_theta);
-  if (fraction) m.rope_fraction = inner.number("partial_rotary_factor", 1e-3, 1.0, m.rope_fraction);
+  if (fraction) m.rope_fraction = inner.number("partial_rotary_factor", 1e-300, 1.0, m.rope_fraction);
   auto const type = inner.has("rope_type") ? inner.value("rope_type") : inner.value("type");
   inner.value("type");
   if (type == "linear") m.rope_scaling = RopeScaling::linear;
@@ -96,7 +99,7 @@ void read_rope_object(json const& rope, Model& m, std::string const& path, bool 
   if (m.rope_scaling != RopeScaling::none) m.rope_scaling_factor = inner.number("factor", 1.0, 1e6, 0.0);
   if (m.rope_scaling != RopeScaling::none && m.rope_scaling_factor == 0.0)
     inner.wrong("factor, a number from 1 on", inner.found("factor"));
-  if (m.rope_scaling == RopeScaling::llama3 || m.rope_scaling == RopeScaling::yarn)
+  if (m.rope_scaling == RopeScaling::llama3 || m.rope_scaling == RopeScaling::yarn || query_beta)
     m.rope_original_seq_len = inner.integer("original_max_position_embeddings", limits::width);
   if (m.rope_scaling == RopeScaling::llama3) {
     m.rope_low_freq_factor = inner.number("low_freq_factor", 1e-300, 1e6, 0.0);
@@ -106,16 +109,20 @@ void read_rope_object(json const& rope, Model& m, std::string const& path, bool 
                   fmt::format("{} and {}", m.rope_low_freq_factor, m.rope_high_freq_factor));
   }
   if (m.rope_scaling == RopeScaling::yarn) read_yarn(inner, m);
+  if (query_beta) {
+    m.rope_query_beta = inner.number("llama_4_scaling_beta", 0.0, 1e6, 0.0);
+    inner.value("max_position_embeddings");  // once more, without effect
+  }
   inner.finish();
 }
 
 /// Reads rotary positions: rope_parameters (transformers 5), or rope_scaling beside rope_theta (earlier versions).
 /// `fraction`: partial_rotary_factor may differ from 1, which is m.rope_fraction where the file has none.
-void read_rope(Reader& r, Model& m, double default_theta, bool fraction, std::string const& path) {
+void read_rope(Reader& r, Model& m, double default_theta, bool fraction, bool query_beta, std::string const& path) {
   bool const newer = r.has("rope_parameters");
   auto const* key = newer ? "rope_parameters" : "rope_scaling";
   m.rope_theta = r.number("rope_theta", 1e-300, 1e12, default_theta);
-  if (fraction) m.rope_fraction = r.number("partial_rotary_factor", 1e-3, 1.0, m.rope_fraction);
+  if (fraction) m.rope_fraction = r.number("partial_rotary_factor", 1e-300, 1.0, m.rope_fraction);
   auto const rope = r.value(key);
   r.value("rope_parameters");
   r.value("rope_scaling");
@@ -124,11 +131,12 @@ void read_rope(Reader& r, Model& m, double default_theta, bool fraction, std::st
   if (rope.is_null()) return;
   if (!rope.is_object()) return r.wrong(fmt::format("{}, an object", key), r.found(key));
   auto const where = fmt::format("{}, {}", path, key);
-  if (!rope.contains("full_attention")) return read_rope_object(rope, m, where, fraction);
+  if (!rope.contains("full_attention")) return read_rope_object(rope, m, where, fraction, query_beta);
   // Kinds of layers, each with its own object: layers with a window are not scaled.
   auto other = m;
   for (auto const& kind : rope.items())
-    read_rope_object(kind.value(), kind.key() == "full_attention" ? m : other, where + ", " + kind.key(), fraction);
+    read_rope_object(kind.value(), kind.key() == "full_attention" ? m : other, where + ", " + kind.key(), fraction,
+                     false);
   if (other.rope_scaling != RopeScaling::none)
     r.wrong(fmt::format("{} that are \"default\" in layers with a window", key), "others");
   m.rope_local_theta = other.rope_theta == m.rope_theta ? 0.0 : other.rope_theta;
@@ -157,6 +165,7 @@ struct LlamaDefaults {
   bool biases = true;         ///< false: attention_bias must be false
   bool qkv_biases = false;    ///< attention_bias, true by default, is of q, k and v alone
   double rope_fraction = 0;   ///< above 0: partial_rotary_factor may be another number
+  bool query_beta = false;    ///< there may be a llama_4_scaling_beta
 };
 
 /// Reads the keys that LlamaConfig and the configurations after it share.
@@ -172,7 +181,7 @@ void read_llama(Reader& r, HuggingFaceModel& out, std::string const& path, Llama
   m.seq_len = r.integer("max_position_embeddings", limits::width);
   m.norm_eps = r.number("rms_norm_eps", 1e-300, 1.0, defaults.norm_eps);
   if (defaults.rope_fraction > 0) m.rope_fraction = defaults.rope_fraction;
-  read_rope(r, m, defaults.rope_theta, defaults.rope_fraction > 0, path);
+  read_rope(r, m, defaults.rope_theta, defaults.rope_fraction > 0, defaults.query_beta, path);
   auto const even = std::max<std::int64_t>(1, m.hidden / m.heads);
   m.head_size = r.integer("head_dim", limits::hidden, defaults.head_dim > 0 ? defaults.head_dim : even);
   bool const attention = r.flag("attention_bias", defaults.qkv_biases), mlp = r.flag("mlp_bias", false);
@@ -187,7 +196,7 @@ void read_llama(Reader& r, HuggingFaceModel& out, std::string const& path, Llama
   m.qkv_bias = defaults.qkv_biases ? attention : m.bias;
   m.tied_embeddings = r.flag("tie_word_embeddings", defaults.tied);
   m.dropout = 0.0;
-  if (double const dropout = r.number("attention_dropout", 0, 0.999, 0.0); dropout > 0.0) {
+  if (double const dropout = r.number("attention_dropout", 0, most_dropout, 0.0); dropout > 0.0) {
     out.notes.push_back(
         fmt::format("config.json has attention_dropout = {}, of attention alone: model.dropout, of all "
                     "places, is 0 unless the input sets it",
@@ -208,6 +217,16 @@ void read_mistral(Reader& r, HuggingFaceModel& out, std::string const& path) {
   bool const windowed = r.has("sliding_window") || r.left_out("sliding_window");
   if (windowed) m.window = {r.integer("sliding_window", limits::width, default_window)};
   r.value("sliding_window");
+}
+
+/// Reads Ministral3Config: a Mistral, usually without window, whose queries grow with their position.
+void read_ministral3(Reader& r, HuggingFaceModel& out, std::string const& path) {
+  read_llama(r, out, path, {.norm_eps = 1e-5, .rope_theta = 1e6, .kv_heads = 8, .head_dim = 128, .query_beta = true});
+  auto& m = out.model;
+  if (m.bias) r.wrong("attention_bias = false (Ministral has no biases)", r.found("attention_bias"));
+  if (!r.has("rope_parameters") && !r.has("rope_scaling"))
+    r.wrong("rope_parameters, an object", r.found("rope_parameters"));
+  if (r.has("sliding_window")) m.window = {r.integer("sliding_window", limits::width)};
 }
 
 /// Passes over the keys of a window that is not in use: use_sliding_window is false (required()).
@@ -369,6 +388,9 @@ void read_mixed_layers(Reader& r, Model& m, std::int64_t interval) {
     m.window.push_back(full ? 0 : window);
     m.rope_scaling_layers.push_back(full || m.rope_scaling == RopeScaling::none ? 1 : 0);
   }
+  bool const windowed = std::any_of(m.window.begin(), m.window.end(), [](auto w) { return w > 0; });
+  if (windowed && !r.has("sliding_window") && !r.left_out("sliding_window"))
+    r.wrong("sliding_window, a whole number, where a layer has sliding_attention", r.found("sliding_window"));
   m.rope_scaling_layers = shortest_period(std::move(m.rope_scaling_layers), 1);
   m.window = shortest_period(std::move(m.window), 0);
 }
@@ -376,9 +398,15 @@ void read_mixed_layers(Reader& r, Model& m, std::int64_t interval) {
 /// Reads Olmo3Config: an OLMo 2 of which some layers, usually three of four, have a window.
 void read_olmo3(Reader& r, HuggingFaceModel& out, std::string const& path) {
   constexpr std::int64_t default_interval = 4;
-  read_llama(r, out, path, {.norm_eps = 1e-5, .rope_theta = 5e5, .biases = false});
-  if (out.model.rope_local_theta > 0) r.wrong("one rope_theta in all kinds of layers", "others");
-  read_mixed_layers(r, out.model, default_interval);
+  constexpr double default_theta = 5e5;
+  read_llama(r, out, path, {.norm_eps = 1e-5, .rope_theta = default_theta, .biases = false});
+  auto& m = out.model;
+  if (m.rope_local_theta > 0) r.wrong("one rope_theta in all kinds of layers", "others");
+  // Versions of transformers read other forms differently: 5.24 gives rope_theta to the layers without a window alone.
+  bool const by_kind = r.has("rope_parameters") && r.value("rope_parameters").contains("full_attention");
+  if (!by_kind && (m.rope_theta != default_theta || r.has("rope_parameters")))
+    r.wrong("rope_theta = 500000, or rope_parameters of full_attention and sliding_attention", r.found("rope_theta"));
+  read_mixed_layers(r, m, default_interval);
 }
 
 /// Reads Gemma3TextConfig: norms on both sides with 1 + weight, a scaled embedding, GeGLU, and two bases of rotary
@@ -431,8 +459,10 @@ void read_phi3(Reader& r, HuggingFaceModel& out, std::string const& path) {
   if (m.bias) r.wrong("attention_bias = false (Phi-3 has no biases)", r.found("attention_bias"));
   if (r.has("sliding_window")) m.window = {r.integer("sliding_window", limits::width)};
   r.value("original_max_position_embeddings");  // of longrope alone
+  if (m.rope_scaling != RopeScaling::none)
+    r.wrong("no rope_scaling (a Phi-3 has none, or longrope, which p3d does not have)", to_string(m.rope_scaling));
   for (char const* key : {"resid_pdrop", "embd_pdrop"})
-    if (r.number(key, 0, 0.999, 0.0) > 0.0)
+    if (r.number(key, 0, most_dropout, 0.0) > 0.0)
       out.notes.push_back(fmt::format("config.json has {}: model.dropout is 0 unless the input sets it", key));
 }
 
@@ -449,8 +479,8 @@ void read_layer_types(Reader& r, Model const& m) {
 void require_heads(Reader& r, HuggingFaceModel const& read) {
   auto const& m = read.model;
   bool const gpt = read.family == ModelFamily::gpt2;
-  bool const own_default =
-      read.family == ModelFamily::qwen3 || read.family == ModelFamily::glm4 || read.family == ModelFamily::gemma3_text;
+  bool const own_default = read.family == ModelFamily::qwen3 || read.family == ModelFamily::glm4 ||
+                           read.family == ModelFamily::gemma3_text || read.family == ModelFamily::ministral3;
   bool const follows = !r.has("head_dim") && !own_default;
   if (m.hidden % m.heads != 0 && follows)
     r.wrong(gpt ? "n_embd divisible by n_head" : "hidden_size divisible by num_attention_heads, or head_dim",
@@ -470,6 +500,7 @@ void read_family(Reader& r, HuggingFaceModel& out, std::string const& path) {
     case ModelFamily::gpt2: return read_gpt2(r, out);
     case ModelFamily::llama: return read_llama(r, out, path);
     case ModelFamily::mistral: return read_mistral(r, out, path);
+    case ModelFamily::ministral3: return read_ministral3(r, out, path);
     case ModelFamily::mixtral: return read_mixtral(r, out, path);
     case ModelFamily::qwen2: return read_qwen2(r, out, path);
     case ModelFamily::qwen2_moe: return read_qwen2_moe(r, out, path);

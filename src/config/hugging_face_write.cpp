@@ -93,13 +93,16 @@ std::vector<std::string> strange(Model const& m, ModelFamily family) {
   auto const activation = gpt ? Activation::gelu : gemma3 ? Activation::geglu : Activation::swiglu;
   want(m.activation == activation, "activation", to_string(m.activation));
   want(m.norm_offset == (gemma3 ? 1 : 0), "norm_offset", fmt::format("{}", m.norm_offset));
+  if (family != ModelFamily::ministral3)
+    want(m.rope_query_beta == 0.0, "rope_query_beta", fmt::format("{}", m.rope_query_beta));
   if (!gemma3) want(m.rope_local_theta == 0.0, "rope_local_theta", fmt::format("{}", m.rope_local_theta));
   if (gpt) want(m.bias, "bias", "false");
   if (gpt) want(m.kv_heads == m.heads, "kv_heads", fmt::format("{} (heads = {})", m.kv_heads, m.heads));
   bool const even = gpt || family == ModelFamily::olmoe;  // transformers sizes OLMoE's norms by hidden
   if (even) want(m.head_dim() * m.heads == m.hidden, "head_dim", fmt::format("{}", m.head_dim()));
   bool const phi3 = family == ModelFamily::phi3;
-  bool const mistral = family == ModelFamily::mistral || family == ModelFamily::mixtral || phi3;
+  bool const ministral3 = family == ModelFamily::ministral3;
+  bool const mistral = family == ModelFamily::mistral || family == ModelFamily::mixtral || phi3 || ministral3;
   bool const good_window = mistral                                  ? one_window(m)
                            : family == ModelFamily::olmo3 || gemma3 ? one_window_or_none(m)
                                                                     : !has_window(m);
@@ -124,10 +127,11 @@ std::vector<std::string> strange(Model const& m, ModelFamily family) {
   }
   bool const smollm3 = family == ModelFamily::smollm3;
   bool const biased = gpt || family == ModelFamily::llama || family == ModelFamily::granite || smollm3;  // by the file
-  bool const qkv_alone =
-      glm4 || family == ModelFamily::llama || family == ModelFamily::qwen2 || family == ModelFamily::qwen2_moe;
   if (!biased) want(!m.bias, "bias", "true");
-  if (!qkv_alone && !m.bias) want(!m.qkv_bias, "qkv_bias", "true");
+  bool const by_file = glm4 || family == ModelFamily::qwen2_moe;  // the file says whether q, k and v have biases
+  bool const qwen2 = family == ModelFamily::qwen2;
+  if (!by_file && !m.bias) want(m.qkv_bias == qwen2, "qkv_bias", m.qkv_bias ? "true" : "false");
+  if (phi3) want(m.rope_scaling == RopeScaling::none, "rope_scaling", to_string(m.rope_scaling));
   want(m.qk_norm == row_of(family).qk_norm, "qk_norm", to_string(m.qk_norm));
   if (!gpt && !smollm3) want(!has_layer_without_rope(m), "rope_layers", text_of_layers(m.rope_layers, 1));
   if (row_of(family).experts)
@@ -162,6 +166,7 @@ ModelFamily like_llama(Model const& m) {
     return m.norm_offset == 1 ? ModelFamily::gemma3_text : ModelFamily::glm4;
   if (m.norm_placement == NormPlacement::post) return has_window(m) ? ModelFamily::olmo3 : ModelFamily::olmo2;
   if (has_multiplier(m)) return ModelFamily::granite;
+  if (m.rope_query_beta > 0) return ModelFamily::ministral3;
   if (m.qk_norm == QkNorm::full) return ModelFamily::olmoe;
   if (m.qk_norm == QkNorm::head) return m.moe.on() ? ModelFamily::qwen3_moe : ModelFamily::qwen3;
   if (m.moe.on()) return m.moe.shared_ffn > 0 ? ModelFamily::qwen2_moe : ModelFamily::mixtral;
@@ -231,6 +236,17 @@ void write_experts(Model const& m, ModelFamily family, Json& out) {
   out["qkv_bias"] = m.qkv_bias;
 }
 
+/// Moves the keys of rotary positions into one object, with that of queries.
+void write_query_beta(Model const& m, Json& out) {
+  Json rope = rope_of(m);
+  if (rope.is_null()) rope = {{"rope_type", "default"}};
+  rope["rope_theta"] = m.rope_theta;
+  rope["original_max_position_embeddings"] = m.rope_original_seq_len;
+  rope["llama_4_scaling_beta"] = m.rope_query_beta;
+  out["rope_parameters"] = rope;
+  out.erase("rope_theta"), out.erase("rope_scaling");
+}
+
 /// Adds the keys of a model of which some layers have a window.
 void write_mixed_layers(Model const& m, ModelFamily family, Json& out) {
   for (std::int64_t l = 0; l < m.layers; ++l) {
@@ -242,14 +258,15 @@ void write_mixed_layers(Model const& m, ModelFamily family, Json& out) {
     out["rope_local_base_freq"] = local;
     return;
   }
-  // transformers 5.24 reads another rope_theta of OLMo 3 than its default from this form alone.
+  // transformers 5.24 reads another rope_theta of OLMo 3 than its default from this form alone; earlier versions read
+  // the key of the whole model.
   constexpr double default_theta = 5e5;
   if (m.rope_theta == default_theta) return;
   Json plain{{"rope_type", "default"}, {"rope_theta", m.rope_theta}}, full = rope_of(m);
   if (full.is_null()) full = plain;
   full["rope_theta"] = m.rope_theta;
   out["rope_parameters"] = {{"full_attention", full}, {"sliding_attention", plain}};
-  out.erase("rope_theta"), out.erase("rope_scaling");
+  out.erase("rope_scaling");
 }
 
 /// The keys of LlamaConfig and of the configurations after it.
@@ -271,7 +288,8 @@ Json write_llama(Model const& m, ModelFamily family) {
            {"rope_theta", m.rope_theta},
            {"rope_scaling", rope_of(m)},
            {"attention_dropout", 0.0}};
-  if (family == ModelFamily::mistral || (mixtral && has_window(m))) out["sliding_window"] = m.window_of(0);
+  if (family == ModelFamily::mistral) out["sliding_window"] = has_window(m) ? Json(m.window_of(0)) : Json(nullptr);
+  if (mixtral && has_window(m)) out["sliding_window"] = m.window_of(0);
   bool const smollm3 = family == ModelFamily::smollm3;
   bool const granite = family == ModelFamily::granite;
   if (family == ModelFamily::llama || granite || smollm3) out["attention_bias"] = out["mlp_bias"] = m.bias;
@@ -285,7 +303,9 @@ Json write_llama(Model const& m, ModelFamily family) {
   bool const phi3 = family == ModelFamily::phi3;
   if (family == ModelFamily::glm4 || phi3) out["partial_rotary_factor"] = m.rope_fraction;
   if (phi3) out["resid_pdrop"] = out["embd_pdrop"] = 0.0;
-  if (phi3) out["sliding_window"] = has_window(m) ? Json(m.window_of(0)) : Json(nullptr);
+  if (family == ModelFamily::ministral3) write_query_beta(m, out);
+  if (phi3 || family == ModelFamily::ministral3)
+    out["sliding_window"] = has_window(m) ? Json(m.window_of(0)) : Json(nullptr);
   if (family == ModelFamily::olmo3 || family == ModelFamily::gemma3_text) write_mixed_layers(m, family, out);
   if (family == ModelFamily::gemma3_text) {
     out.erase("hidden_act");

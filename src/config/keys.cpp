@@ -124,7 +124,7 @@ void add_model(std::vector<Key>& table) {
   s.number("rope_high_freq_factor", &Model::rope_high_freq_factor, {.max = 1e6, .min_open = true},
            "of llama3: what turns more often than this stays as it is");
   s.integer("rope_original_seq_len", &Model::rope_original_seq_len, {1, limits::width},
-            "of llama3 and yarn: tokens in a sequence of the first training");
+            "of llama3, yarn and rope_query_beta: tokens in a sequence of the first training");
   s.number("rope_beta_fast", &Model::rope_beta_fast, {.max = 1e6, .min_open = true},
            "of yarn: what turns more often than this in rope_original_seq_len tokens stays as it is");
   s.number("rope_beta_slow", &Model::rope_beta_slow, {.max = 1e6, .min_open = true},
@@ -133,6 +133,9 @@ void add_model(std::vector<Key>& table) {
            "of yarn: rotated queries and keys are multiplied by it; 0: 0.1 ln(rope_scaling_factor) + 1");
   s.flag("rope_truncate", &Model::rope_truncate,
          "of yarn: the bounds between fast and slow are rounded to whole pairs");
+  s.number("rope_query_beta", &Model::rope_query_beta, {.min = 0.0, .max = 1e6},
+           "a query at position p is multiplied by 1 + this times ln(1 + floor(p / rope_original_seq_len)), as in "
+           "Ministral 3; only where all of all heads rotates");
   s.of_layers("rope_scaling_layers", &Model::rope_scaling_layers, 1, 1,
               "integer from 0 to 1 | list of integers from 0 to 1",
               "1: rope_scaling is for this layer; 0: it is not, as in OLMo 3; a list as of window");

@@ -10,6 +10,8 @@ constexpr ModelFamilyRow rows[] = {
     {ModelFamily::gpt2, "GPT-2", "GPT2LMHeadModel", "layernorm, learned, gelu, bias, kv_heads = heads, no window"},
     {ModelFamily::llama, "Llama", "LlamaForCausalLM", "rmsnorm, rope, swiglu, no window"},
     {ModelFamily::mistral, "Mistral", "MistralForCausalLM", "as Llama, no bias, one window for all layers"},
+    {ModelFamily::ministral3, "Ministral 3", "Ministral3ForCausalLM",
+     "as Mistral, maybe without window, rope_query_beta"},
     {ModelFamily::mixtral, "Mixtral", "MixtralForCausalLM", "as Mistral, experts in all layers, softmax, normalize",
      true},
     {ModelFamily::qwen2, "Qwen2", "Qwen2ForCausalLM", "as Llama, no bias but qkv_bias"},

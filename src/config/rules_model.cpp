@@ -20,10 +20,12 @@ void check_rope_fraction(Check const& c) {
       m.rope_fraction == 1.0 || (m.rotary_dim() > 0 && m.rotary_dim() % 2 == 0))
     return;
   auto const pairs = std::max<std::int64_t>(1, m.rotary_dim() / 2);
+  // A number that is rounded down to 2 pairs.
+  double const fraction = std::min(1.0, (static_cast<double>(2 * pairs) + 0.5) / static_cast<double>(m.head_dim()));
   c.error({"model.rope_fraction", "model.head_dim"},
           "an even number of dimensions that rotate, at least 2: model.rope_fraction of model.head_dim",
           fmt::format("{} of {}: {}", m.rope_fraction, m.head_dim(), m.rotary_dim()),
-          fmt::format("set model.rope_fraction to {} / {}", 2 * pairs, m.head_dim()));
+          fmt::format("set model.rope_fraction to {}", fraction));
 }
 
 /// Rotary positions turn pairs of numbers: they need an even width of a head.
@@ -118,6 +120,20 @@ void check_rope_layers(Check const& c) {
           "remove model.rope_layers, or set model.position to \"rope\"");
 }
 
+/// The scale of a query by its position comes with its rotation.
+void check_query_beta(Check const& c) {
+  auto const& m = c.config.model;
+  if (!c.known({"model.rope_query_beta", "model.position", "model.rope_fraction", "model.rope_layers"}) ||
+      m.rope_query_beta == 0.0)
+    return;
+  if (m.position == Position::rope && m.rope_fraction == 1.0 && m.rope_layers.empty()) return;
+  c.error({"model.rope_query_beta", "model.position", "model.rope_fraction", "model.rope_layers"},
+          "model.rope_query_beta only with rotary positions of whole heads in all layers",
+          fmt::format("position \"{}\", rope_fraction {}, rope_layers {}", to_string(m.position), m.rope_fraction,
+                      text_of_layers(m.rope_layers, 1)),
+          "set model.rope_query_beta to 0");
+}
+
 /// A base for layers with a window needs rotary positions and a window.
 void check_local_theta(Check const& c) {
   auto const& m = c.config.model;
@@ -182,6 +198,7 @@ void check_model(Check const& check) {
   check_heads(check);
   check_rope_fraction(check);
   check_local_theta(check);
+  check_query_beta(check);
   check_embedding_multiplier(check);
   check_rope_layers(check);
   check_rope_scaling(check);

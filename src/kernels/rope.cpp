@@ -13,6 +13,8 @@ void rope(ExecSpace const& exec, TokenRows const& rows, RopeShape const& shape, 
   auto const half = static_cast<std::int64_t>(frequencies.extent(0)), heads = shape.heads, head_dim = shape.head_dim;
   P3D_REQUIRE(2 * half <= head_dim, "a head has the dimensions of all pairs");
   bool const neighbours = shape.pairs == RopePairs::neighbours;
+  double const beta = shape.query_beta;
+  std::int64_t const queries = beta > 0 ? shape.query_heads : 0, length = shape.query_length;
   double const factor = shape.factor, sign = rotation == Rotation::forward ? factor : -factor;
   // One call computes the angles of some pairs at one position, for all samples (if they have the same positions) and
   // heads: sine and cosine cost more than the rotations. Angles are double: position times frequency must keep its
@@ -24,15 +26,21 @@ void rope(ExecSpace const& exec, TokenRows const& rows, RopeShape const& shape, 
       "p3d::kernels::rope", exec, places, half, KOKKOS_LAMBDA(std::int64_t place, std::int64_t pair, int n) {
         using A = Acc<S>;
         constexpr int W = wide<S>;
-        A cosine[W], sine[W];
+        A cosines[W], sines[W], query_cosines[W], query_sines[W];
         auto const frequency = read<W>(&frequencies(pair), n);
+        std::int64_t const position = given ? positions(place) : place;
+        double const more = queries > 0 ? 1.0 + beta * std::log1p(static_cast<double>(position / length)) : 1.0;
         for (int i = 0; i < lanes<W>(n); ++i) {
-          double const angle = static_cast<double>(given ? positions(place) : place) * frequency[i];
-          cosine[i] = static_cast<A>(factor * std::cos(angle));
-          sine[i] = static_cast<A>(sign * std::sin(angle));
+          double const angle = static_cast<double>(position) * frequency[i];
+          cosines[i] = static_cast<A>(factor * std::cos(angle));
+          sines[i] = static_cast<A>(sign * std::sin(angle));
+          query_cosines[i] = static_cast<A>(more * (factor * std::cos(angle)));
+          query_sines[i] = static_cast<A>(more * (sign * std::sin(angle)));
         }
         for (std::int64_t sample = 0; sample < samples; ++sample)
           for (std::int64_t head = 0; head < heads; ++head) {
+            A const* const cosine = head < queries ? query_cosines : cosines;
+            A const* const sine = head < queries ? query_sines : sines;
             S* const dimensions = &x(sample * places + place, head * head_dim);
             if (neighbours) {
               for (int i = 0; i < n; ++i) {

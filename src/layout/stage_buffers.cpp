@@ -88,6 +88,8 @@ SlotBuffers slot_buffers(config::Config const& c, StageMap const& stages, int st
   if (last && !divided) add(taken, {Buffer::stage_targets, Buffer::stage_logits, Buffer::stage_lse});
   out.saved_end = taken.size();
   if (!output_waits) add_output();
+  // Without a norm in front, W reads the input itself, and the stage before may use its place for another microbatch.
+  if (given && layers > 0 && !c.model.norms_before()) add(taken, {Buffer::stage_weight_input});
   if (owns_gradient(stages, stage)) add(taken, {Buffer::stage_gradient});
   return out;
 }

@@ -88,6 +88,8 @@ public:
     if (!c.model.rotates(layer)) return;
     if (c.model.rope_pairs == config::RopePairs::neighbours) pairs_ = kernels::RopePairs::neighbours;
     rope_factor_ = layout::rope_factor(c.model, layer);
+    query_beta_ = c.model.rope_query_beta;
+    query_length_ = c.model.rope_original_seq_len;
     auto const frequencies = layout::rope_frequencies(c.model, layer);
     rope_frequencies_ = device::Owned1<double>("p3d::model::rope_frequencies", frequencies.size());
     Kokkos::deep_copy(rope_frequencies_,
@@ -154,14 +156,16 @@ private:
   void rotate(LayerCall<P> const& c, kernels::Rotation direction, View2<S> qkv) const {
     if (rope_frequencies_.extent(0) == 0) return;
     auto const& s = sizes_;
-    kernels::rope<S>(tp_->exec, c.rows, {s.heads + s.kv_heads, s.head_dim, pairs_, rope_factor_}, rope_frequencies_,
-                     direction, qkv);
+    kernels::rope<S>(tp_->exec, c.rows,
+                     {s.heads + s.kv_heads, s.head_dim, pairs_, rope_factor_, query_beta_, s.heads, query_length_},
+                     rope_frequencies_, direction, qkv);
   }
 
   double scale_ = 1.0;  ///< the scores are multiplied by it
   kernels::QkNormShape norm_;
   kernels::RopePairs pairs_ = kernels::RopePairs::halves;
-  double rope_factor_ = 1.0;
+  double rope_factor_ = 1.0, query_beta_ = 0.0;
+  std::int64_t query_length_ = 1;
   device::Owned1<double> rope_frequencies_;  ///< [rotary_dim / 2]; empty: no rotary embedding
 };
 

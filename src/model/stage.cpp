@@ -406,6 +406,7 @@ void Stage<P>::backward_input(StageWeights<P> const& w, int slot, double loss_sc
     free_rebuilt_.pop_back();
   }
   open(backward_, slot, rebuilt, false);
+  if (s.weight_input.data() != nullptr) Kokkos::deep_copy(tp_->exec, s.weight_input, backward_.x.front());
   if (last_) head_backward(w, s, loss_scale, false);
   for (int l = r.num_layers(); l-- > 0;) {
     auto const i = at(l);
@@ -425,6 +426,7 @@ template <class P>
 void Stage<P>::backward_weight(StageWeights<P> const& w, int slot, Ready const& ready) {
   auto& s = begin_action(slot, *backward_.scratch);
   open(backward_, slot, s.rebuilt < 0 ? nullptr : &rebuilt_[at(s.rebuilt)], false);
+  if (s.weight_input.data() != nullptr) backward_.x.front() = s.weight_input;
   if (last_) {
     if (!vocabulary_elsewhere_) head_backward_weight(w, s, whole_head_input(s, *backward_.scratch));
     if (ready) ready(layer_begin_.back(), end_of_own_);

@@ -13,7 +13,7 @@ from program import AppTest
 
 MODELS = program.SOURCE / "tests/golden/hugging_face"
 CASES = ("gpt2", "llama", "llama3", "mistral", "mistral_nemo", "qwen2", "qwen3", "olmo2", "olmo3",
-         "granite", "glm4", "gemma3", "phi3", "yarn",
+         "granite", "glm4", "gemma3", "phi3", "ministral3", "yarn",
          "smollm3")
 EXPERTS = ("mixtral", "qwen2_moe", "qwen2_moe_bias", "qwen3_moe", "olmoe")
 

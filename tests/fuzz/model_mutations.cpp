@@ -45,6 +45,7 @@ config::Model small_model(config::ModelFamily family) {
     m.activation = config::Activation::geglu, m.norm_offset = 1, m.head_size = 6, m.window = {3, 0};
     m.embedding_multiplier = std::sqrt(8.0), m.rope_local_theta = 100, m.rope_scaling = config::RopeScaling::none;
   }
+  if (family == ModelFamily::ministral3) m.rope_query_beta = 0.1;
   if (family == ModelFamily::mistral) m.window = {3};
   if (family == ModelFamily::olmo3) m.window = {3, 0}, m.rope_scaling = config::RopeScaling::none;
   if (family == ModelFamily::smollm3) m.rope_layers = {1, 0};

@@ -134,9 +134,10 @@ TEST_P(HuggingFace, TrainingAgrees) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, HuggingFace,
-                         ::testing::Values("gpt2", "llama", "llama3", "mistral", "mistral_nemo", "mixtral", "qwen2",
-                                           "qwen2_moe", "qwen2_moe_bias", "qwen3", "qwen3_moe", "olmo2", "olmo3",
-                                           "olmoe", "granite", "glm4", "gemma3", "phi3", "yarn", "smollm3"),
+                         ::testing::Values("gpt2", "llama", "llama3", "mistral", "mistral_nemo", "ministral3",
+                                           "mixtral", "qwen2", "qwen2_moe", "qwen2_moe_bias", "qwen3", "qwen3_moe",
+                                           "olmo2", "olmo3", "olmoe", "granite", "glm4", "gemma3", "phi3", "yarn",
+                                           "smollm3"),
                          [](auto const& info) { return info.param; });
 
 }  // namespace

@@ -54,6 +54,12 @@ CASES = {
         vocab_size=256, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=32, sliding_window=5, rms_norm_eps=1e-5,
         tie_word_embeddings=True, **TOKENS)),
+    "ministral3": (torch.float32, None, lambda: transformers.Ministral3Config(
+        vocab_size=256, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=6, max_position_embeddings=32, rms_norm_eps=1e-5, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "yarn", "rope_theta": 200.0, "factor": 4.0, "beta_fast": 4.0, "beta_slow": 1.0,
+                         "original_max_position_embeddings": 7, "mscale": 1.0, "mscale_all_dim": 1.0,
+                         "llama_4_scaling_beta": 0.3}, pad_token_id=None, **TOKENS)),
     "mistral_nemo": (torch.float32, None, lambda: transformers.MistralConfig(
         vocab_size=256, hidden_size=20, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, head_dim=8, max_position_embeddings=32, sliding_window=None, rms_norm_eps=1e-5,
@@ -135,14 +141,16 @@ CASES = {
 
 @contextlib.contextmanager
 def in_double():
-    """Every way to ask for float32 gives float64."""
+    """Every way to ask for float32 gives float64, a quotient of whole numbers too."""
     saved = torch.float, torch.float32, torch.Tensor.float
     torch.float = torch.float32 = torch.float64
     torch.Tensor.float = torch.Tensor.double
+    torch.set_default_dtype(torch.float64)
     try:
         yield
     finally:
         torch.float, torch.float32, torch.Tensor.float = saved
+        torch.set_default_dtype(torch.float32)
 
 
 def load(folder):

@@ -35,6 +35,8 @@ KERNELS = [
      "golden_hugging_face_np1"),
     ("../model/stage.cpp", "    kernels::multiply<S>(exec, factor, s.head_gradient, scaled);\n", "",
      "invariance_vocabulary_np2"),
+    ("../model/stage.cpp", "if (s.weight_input.data() != nullptr) backward_.x.front() = s.weight_input;", "",
+     "engine_offload_np1 engine_offload_np2"),
     ("../layout/block_sizes.cpp", ".scale = c.model.attention_scale()};",
      ".scale = 1.0 / std::sqrt(static_cast<double>(c.model.head_dim()))};", "golden_hugging_face_np1"),
     ("qk_norm.cpp", "return s * (d * (f + o) - v * s * b);", "return s * (d * (f + o) + v * s * b);", "kernels"),

@@ -194,6 +194,8 @@ struct Model {
   double rope_beta_slow = 1.0;                ///< yarn: frequencies that turn less often are divided by the factor
   double rope_attention_factor = 0.0;         ///< yarn: of rotated queries and keys; 0: 0.1 ln(factor) + 1
   bool rope_truncate = true;                  ///< yarn: the two bounds are whole numbers of pairs
+  /// A query at position p is multiplied by 1 + beta ln(1 + floor(p / rope_original_seq_len)) (Llama 4, Ministral 3).
+  double rope_query_beta = 0.0;
   /// 1: the frequencies of a layer are scaled; 0: they are not. It is a list as `window` is. Empty: all layers.
   std::vector<std::int64_t> rope_scaling_layers;
   double norm_eps = 1e-5;

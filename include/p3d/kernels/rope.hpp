@@ -19,6 +19,9 @@ struct RopeShape {
   std::int64_t heads = 0, head_dim = 0;
   RopePairs pairs = RopePairs::halves;
   double factor = 1.0;  ///< rotated dimensions are multiplied by it
+  /// The first query_heads heads are multiplied by 1 + query_beta ln(1 + floor(position / query_length)) besides.
+  double query_beta = 0.0;
+  std::int64_t query_heads = 0, query_length = 1;
 };
 
 /// Rotates the first heads * head_dim columns of x [rows, *] in place. Queries and keys lie before the values, so one

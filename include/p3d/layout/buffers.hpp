@@ -177,6 +177,8 @@
   ROW(stage, targets, vector, int32, tokens(s, 1), stage, "tokens to predict")                                         \
   ROW(stage, logits, matrix, storage, tokens(s, s.vocab), stage, "logits, then their gradient")                        \
   ROW(stage, lse, vector, sums, tokens(s, 1), stage, "log-sum-exp of the logits")                                      \
+  ROW(stage, weight_input, matrix, storage, rows(s, s.hidden), stage,                                                  \
+      "input that weight gradients read, of the stage before")                                                         \
   ROW(stage, gradient, matrix, storage, rows(s, s.hidden), message, "gradient of the output, then of the input")
 
 /// Scratch of the loss.

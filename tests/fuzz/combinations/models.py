@@ -103,6 +103,9 @@ def position(f):
             f.set(model__rope_fraction=d.among("0.5", "0.5", "1.0"))
     if d.chance(0.4):
         f.set(model__rope_layers=d.among("0", "[0, 1]", "[1, 1, 0]", "[1, 0, 0, 1]"))
+    elif not f.has("model.rope_fraction") and not f.get("model.preset", "").startswith(("glm4", "smollm3")) \
+            and d.chance(0.3):
+        f.set(model__rope_query_beta=d.among("0.1", "0.5"), model__rope_original_seq_len=d.among(4, 16))
     scaling = d.among("none", "linear", "llama3", "yarn")
     f.set(model__rope_scaling=scaling)
     if scaling != "none":
@@ -111,7 +114,8 @@ def position(f):
         f.set(model__rope_low_freq_factor=d.among("1.0", "1.5"), model__rope_high_freq_factor="4.0",
               model__rope_original_seq_len=d.among(16, 64))
     if scaling == "yarn":
-        f.set(model__rope_original_seq_len=d.among(8, 64), model__rope_beta_fast=d.among("32.0", "4.0"),
+        f.set(model__rope_original_seq_len=d.among(8, 64),
+              model__rope_beta_fast=d.among("32.0", "4.0"),
               model__rope_beta_slow=d.among("1.0", "0.25"), model__rope_attention_factor=d.among("0.0", "0.7"),
               model__rope_truncate=d.chance(0.5))
     if scaling != "none" and d.chance(0.3):

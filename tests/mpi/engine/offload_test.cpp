@@ -20,7 +20,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -131,6 +133,39 @@ void same_bits(char const* precision) {
     ++ran;
   }
   EXPECT_GE(ran, 1);
+}
+
+// Without norms in front, weight gradients read a stage's input, whose place the stage before may have given away.
+TEST(Offload, WeightGradientsOfNormsBehindReadTheirOwnInput) {
+  auto world = comm::Communicator::world();
+  if (world.size() != 2) return;
+  for (Keys schedule : {Keys{"pipeline.schedule=zb_h2", "memory.gather=microbatch"},
+                        Keys{"pipeline.schedule=1f1b", "pipeline.weight_deferral_limit=8"}}) {
+    Keys keys{"parallel.pp=2",        "batch.global=16",       "model.norm_placement=post",     "run.precision=fp64",
+              "pipeline.lookahead=0", "memory.shard_layers=1", "memory.offload_parameters=disk"};
+    keys.insert(keys.end(), schedule.begin(), schedule.end());
+    auto const kept = train<device::Fp64>(make_config(keys, 2), world);
+    keys.push_back("memory.offload_activations=disk");
+    EXPECT_EQ(train<device::Fp64>(make_config(keys, 2), world), kept) << schedule.front();
+  }
+}
+
+// The first stage of a rank reads its next microbatch before the second one has made its weight gradients.
+TEST(Offload, WeightGradientsMayComeAfterAnotherForward) {
+  auto world = comm::Communicator::world();
+  if (world.size() != 1) return;
+  test::TempDir const folder;
+  auto const path = (std::filesystem::path(folder.path()) / "late.csv").string();
+  std::ofstream(path) << "0F0,1F0,1I0,0B0,0F1,1F1,1W0,1I1,0B1,0F2,1F2,1W1,1I2,0B2,0F3,1F3,1W2,1I3,0B3,1W3\n";
+  for (std::string const placement : {"pre", "post", "sandwich"}) {
+    Keys keys{"batch.global=4", "run.precision=fp64", "model.norm_placement=" + placement};
+    auto const plain = train<device::Fp64>(make_config(keys, 1), world);
+    keys.insert(keys.end(), {"pipeline.schedule=file", "pipeline.file=" + path});
+    auto const late = train<device::Fp64>(make_config(keys, 1), world);
+    ASSERT_EQ(late.size(), plain.size());
+    for (std::size_t i = 0; i < plain.size(); ++i)
+      ASSERT_NEAR(late[i], plain[i], 1e-10 * std::max(1.0, std::abs(plain[i]))) << placement << ", number " << i;
+  }
 }
 
 TEST(Offload, ChangesNoBitInFp64) { same_bits<device::Fp64>("fp64"); }

@@ -64,6 +64,7 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"model.rope_attention_factor", {"1.5"}},
       {"model.rope_truncate", {"false"}},
       {"model.rope_scaling_layers", {"[1, 0]"}},
+      {"model.rope_query_beta", {"0.1", "model.position=\"rope\""}},
       {"model.qk_norm", {"full"}},
       {"model.embedding_multiplier", {"3", "model.position=\"rope\""}},
       {"model.attention_multiplier", {"0.25"}},

@@ -3,6 +3,8 @@
 
 #include "hugging_face_support.hpp"
 
+#include <p3d/base/error.hpp>
+
 namespace p3d::config::test {
 namespace {
 
@@ -78,6 +80,9 @@ TEST(ModelFamilies, Olmo2AndOlmo3NormBehindSubLayers) {
                 {{"full_attention", full}, {"sliding_attention", plain}});
   };
   EXPECT_EQ(read(by_kind(plain)).model.rope_theta, 5e5);
+  refused_file(with(file, "rope_theta", 1e4), "rope_theta = 500000, or rope_parameters of full_attention");
+  refused_file(with(without(file, "rope_theta"), "rope_parameters", plain), "rope_parameters of full_attention");
+  refused_file(with(file, "sliding_window", nullptr), "where a layer has sliding_attention: null");
   refused_file(by_kind(with(plain, "rope_theta", 1e4)), "one rope_theta in all kinds of layers: others");
   // As OLMo-3-1025-7B: YaRN where there is no window.
   Json const yarn{{"rope_type", "yarn"}, {"factor", 8.0},  {"attention_factor", 1.2079441541679836},
@@ -135,6 +140,55 @@ TEST(ModelFamilies, Gemma3HasTwoBasesAndWeightsBesideOne) {
   refused_file(with(gemma3(), "use_bidirectional_attention", true), "attention to earlier tokens");
 }
 
+TEST(ModelFamilies, QueriesOfMinistral3GrowWithTheirPosition) {
+  // The text model of Ministral-3-8B.
+  Json const file{{"model_type", "ministral3"},
+                  {"vocab_size", 131072},
+                  {"max_position_embeddings", 262144},
+                  {"hidden_size", 4096},
+                  {"intermediate_size", 14336},
+                  {"num_hidden_layers", 34},
+                  {"num_attention_heads", 32},
+                  {"num_key_value_heads", 8},
+                  {"head_dim", 128},
+                  {"hidden_act", "silu"},
+                  {"rms_norm_eps", 1e-5},
+                  {"sliding_window", nullptr},
+                  {"attention_dropout", 0.0},
+                  {"tie_word_embeddings", false},
+                  {"rope_parameters",
+                   {{"type", "yarn"},
+                    {"rope_type", "yarn"},
+                    {"rope_theta", 1000000.0},
+                    {"factor", 16.0},
+                    {"original_max_position_embeddings", 16384},
+                    {"max_position_embeddings", 262144},
+                    {"beta_fast", 32.0},
+                    {"beta_slow", 1.0},
+                    {"mscale", 1.0},
+                    {"mscale_all_dim", 1.0},
+                    {"llama_4_scaling_beta", 0.1}}}};
+  auto const found = read(file);
+  EXPECT_EQ(found.family, ModelFamily::ministral3);
+  EXPECT_EQ(found.model.rope_query_beta, 0.1);
+  EXPECT_EQ(found.model.rope_original_seq_len, 16384);
+  EXPECT_EQ(found.model.rope_attention_factor, 1.0) << "mscale and mscale_all_dim are alike";
+  EXPECT_EQ(read_hugging_face(write_hugging_face(found.model, "bfloat16", -1), "p").model, found.model);
+  EXPECT_EQ(read_hugging_face(write_hugging_face(found.model, "bfloat16", -1), "p").family, ModelFamily::ministral3);
+  refused_file(without(file, "rope_parameters"), "rope_parameters, an object");
+  auto llama_form = file;
+  llama_form["model_type"] = "mistral";
+  EXPECT_THROW(read(llama_form), base::Error) << "llama_4_scaling_beta is of this family alone";
+}
+
+TEST(ModelFamilies, AnOriginIsTakenWhereItsFileCanSayTheModel) {
+  auto const qwen = good("", {"model.preset=qwen2.5-0.5b"}).model, plain = good("", {"model.preset=llama-tiny"}).model;
+  EXPECT_EQ(family_of(qwen, ModelFamily::llama), ModelFamily::qwen2) << "no key of LlamaConfig gives q, k and v biases";
+  EXPECT_EQ(family_of(plain, ModelFamily::qwen2), ModelFamily::llama) << "Qwen2 always has them";
+  EXPECT_EQ(family_of(plain, ModelFamily::mistral), ModelFamily::mistral);
+  EXPECT_TRUE(Json::parse(write_hugging_face(plain, "float32", -1, ModelFamily::mistral))["sliding_window"].is_null());
+}
+
 TEST(ModelFamilies, Phi3IsKnownByItsFile) {
   // As Phi-4: a Llama with fused tensors.
   Json const phi4{
@@ -155,6 +209,7 @@ TEST(ModelFamilies, Phi3IsKnownByItsFile) {
   EXPECT_EQ(read(with(phi4, "partial_rotary_factor", 0.75)).model.rotary_dim(), 96);
   EXPECT_EQ(read(with(phi4, "resid_pdrop", 0.1)).notes.size(), 1u);
   refused_file(with(with(phi4, "attention_bias", true), "mlp_bias", true), "Phi-3 has no biases");
+  refused_file(with(phi4, "rope_scaling", {{"type", "linear"}, {"factor", 2.0}}), "no rope_scaling (a Phi-3 has none");
   refused_file(with(phi4, "rope_scaling", {{"type", "longrope"}}), "\"longrope\"");
 }
 

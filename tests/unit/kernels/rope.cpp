@@ -125,6 +125,24 @@ TEST(Rope, PairsOfNeighboursAndPartsOfAHead) {
   }
 }
 
+TEST(Rope, QueriesMayGrowWithTheirPosition) {
+  constexpr std::int64_t queries = 2, length = 3;
+  constexpr double beta = 0.4;
+  for (auto const pairs : {kernels::RopePairs::halves, kernels::RopePairs::neighbours})
+    for (auto const rotation : {Rotation::forward, Rotation::backward}) {
+      auto const run = [&](kernels::RopeShape const& shape) {
+        auto const d = matrix_of<double>(samples * seq, width, x);
+        kernels::rope<double>(ExecSpace(), rows, shape, vector_of<double>(frequencies()), rotation, d);
+        return host(d);
+      };
+      auto expected = run({heads, dim, pairs});
+      for (std::int64_t r = 0; r < samples * seq; ++r)
+        for (std::int64_t i = 0; i < queries * dim; ++i)
+          expected[r * width + i] *= 1.0 + beta * std::log(1.0 + static_cast<double>(r % seq / length));
+      expect_close(run({heads, dim, pairs, 1.0, beta, queries, length}), expected, 1e-14);
+    }
+}
+
 TEST(Rope, MorePairsThanAHeadHasAreRefused) {
   auto const d = matrix_of<double>(samples * seq, width, x);
   auto const f = vector_of<double>(frequencies());
