@@ -136,7 +136,7 @@ int import_model(ModelWords const& words, std::string precision, comm::Communica
 /// Prints the families of models: model_type, name, and the keys of [model] that make one.
 int list_families() {
   for (auto const& row : config::model_families())
-    base::log_root(fmt::format("{:<10}  {:<10}  {}", to_string(row.family), row.name, row.form));
+    base::log_root(fmt::format("{:<11}  {:<11}  {}", to_string(row.family), row.name, row.form));
   return 0;
 }
 

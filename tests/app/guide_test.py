@@ -70,7 +70,7 @@ class Guide(DocumentTest):
 
     def test_pages_with_marks(self):
         marked = {page.name for page in pages.all_pages() if pages.marked_blocks(page)}
-        self.assertEqual(marked, {"README.md", "guide.md", "plan.md", "scale.md", "schedules.md"},
+        self.assertEqual(marked, {"README.md", "guide.md", "models.md", "plan.md", "scale.md", "schedules.md"},
                          "each has a test below")
 
     def test_readme(self):
@@ -78,6 +78,9 @@ class Guide(DocumentTest):
 
     def test_guide(self):
         self.run_page(pages.ROOT / "docs/guide.md")
+
+    def test_models(self):
+        self.run_page(pages.ROOT / "docs/models.md")
 
     def test_plan(self):
         self.run_page(pages.ROOT / "docs/plan.md")
