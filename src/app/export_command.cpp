@@ -106,30 +106,27 @@ struct Export {
 
 /// The origin's config.json with the values that have changed; one that p3d writes where there is none, or where it
 /// describes another model.
-io::ModelFile config_file(io::ModelFiles const& origin, config::Config const& c, char const* dtype,
-                          io::CheckpointHeader const& header, bool asked) {
+config::UpdatedConfig config_file(io::ModelFiles const& origin, config::Config const& c, char const* dtype,
+                                  io::CheckpointHeader const& header, bool asked) {
   auto const end = c.data.eod_token >= 0 ? c.data.eod_token : header.tokenizer.end;
   auto const* const there = find(origin, "config.json");
-  io::ModelFile out{"config.json", {}};
   try {
     if (there) {
       auto updated = config::update_hugging_face(there->bytes, "config.json of the origin", c.model, dtype, end);
       for (auto const& line : updated.changes) base::log_root("config.json: " + line);
-      out.bytes = std::move(updated.text);
-      return out;
+      return updated;
     }
   } catch (base::Error const& e) {
     if (asked) throw;
     base::warn_root(
         fmt::format("the config.json that the checkpoint carries is not used: p3d writes one\n{}", e.what()));
   }
-  out.bytes = config::write_hugging_face(c.model, dtype, end);
-  return out;
+  return {config::family_of(c.model), config::write_hugging_face(c.model, dtype, end), {}};
 }
 
-/// The files beside the weights. Called on rank 0.
+/// The files beside the weights, and the family that config.json names. Called on rank 0.
 io::ModelFiles files_beside(Export const& options, io::Checkpoint const& file, config::Config const& c,
-                            char const* dtype) {
+                            char const* dtype, config::ModelFamily& family) {
   auto const& header = file.header;
   auto origin = options.origin.empty() ? io::stored_model_files(file.path) : run::files_of_model(options.origin);
   // The origin "weights <hash> of <folder>" is that of model.load; with a checkpoint it ends with "(step n)".
@@ -140,7 +137,9 @@ io::ModelFiles files_beside(Export const& options, io::Checkpoint const& file, c
                     "--origin FOLDER takes them from there",
                     header.origin));
   }
-  io::ModelFiles out{config_file(origin, c, dtype, header, !options.origin.empty())};
+  auto config = config_file(origin, c, dtype, header, !options.origin.empty());
+  family = config.family;
+  io::ModelFiles out{{"config.json", std::move(config.text)}};
   bool const same = same_tokenizer(header.tokenizer, origin, c);
   std::vector<std::string> left_out;
   for (auto& f : origin) {
@@ -169,14 +168,11 @@ int export_model(Export const& options, comm::Communicator& world) {
   io::ExportOptions how{.type = type_of(options.dtype, file.header.element),
                         .shard_bytes = options.shard_bytes,
                         .buffer_bytes = model_buffer_bytes};
-  int family = 0;
-  comm::agree_on_root(world, [&] {
-    how.files = files_beside(options, file, c, io::torch_name(how.type));
-    auto const& name = find(how.files, "config.json")->bytes;
-    family = static_cast<int>(config::read_hugging_face(name, "the config.json of the export").family);
-  });
+  auto family = config::ModelFamily::gpt2;
+  comm::agree_on_root(world, [&] { how.files = files_beside(options, file, c, io::torch_name(how.type), family); });
+  static_assert(sizeof family == sizeof(std::int32_t));
   world.broadcast(&family, 1, comm::Type::int32, 0).wait();
-  how.family = static_cast<config::ModelFamily>(family);
+  how.family = family;
   auto const files = io::export_model(world, file, c.model, options.words.to, how);
   base::log_root("Written: " + base::join(files));
   return 0;

@@ -414,7 +414,6 @@ void read_olmo3(Reader& r, HuggingFaceModel& out, std::string const& path) {
 void read_gemma3(Reader& r, HuggingFaceModel& out, std::string const& path) {
   constexpr std::int64_t default_scalar = 256, default_interval = 6;
   constexpr double local_theta = 1e4;
-  if (r.left_out("num_attention_heads")) r.wrong("num_attention_heads, a whole number", "no such key");
   read_llama(r, out, path, {.rope_theta = 1e6, .tied = true, .kv_heads = 4, .head_dim = 256, .biases = false});
   auto& m = out.model;
   m.activation = Activation::geglu;
@@ -538,8 +537,8 @@ HuggingFaceModel read_hugging_face(std::string_view text, std::string const& pat
   read_family(r, out, path);
   out.model.qk_norm = row_of(out.family).qk_norm;
   out.model.norm_placement = row_of(out.family).norm_placement;
-  bool const mixed = out.family == ModelFamily::olmo3 || out.family == ModelFamily::gemma3_text;
-  if (out.family != ModelFamily::gpt2 && !mixed) read_layer_types(r, out.model);
+  if (out.family != ModelFamily::gpt2 && row_of(out.family).windows != FamilyWindows::mixed)
+    read_layer_types(r, out.model);
   if (!out.model.moe.on()) out.model.moe.ffn = out.model.ffn;  // the default of the key in an input
   if (r.good()) require_heads(r, out);
   r.finish();

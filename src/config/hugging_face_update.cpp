@@ -100,7 +100,9 @@ UpdatedConfig update_hugging_face(std::string_view origin, std::string const& pa
   for (char const* key : {"dtype", "torch_dtype"})  // the names in transformers 5, and before
     if (file.has(key)) file.set(key, dtype, "; --dtype chooses the type of the numbers");
   update_end(file, eos_token);
-  return std::move(file).finish(origin);
+  auto out = std::move(file).finish(origin);
+  out.family = family;
+  return out;
 }
 
 }  // namespace p3d::config

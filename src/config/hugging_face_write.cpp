@@ -101,17 +101,15 @@ std::vector<std::string> strange(Model const& m, ModelFamily family) {
   bool const even = gpt || family == ModelFamily::olmoe;  // transformers sizes OLMoE's norms by hidden
   if (even) want(m.head_dim() * m.heads == m.hidden, "head_dim", fmt::format("{}", m.head_dim()));
   bool const phi3 = family == ModelFamily::phi3;
-  bool const ministral3 = family == ModelFamily::ministral3;
-  bool const mistral = family == ModelFamily::mistral || family == ModelFamily::mixtral || phi3 || ministral3;
-  bool const good_window = mistral                                  ? one_window(m)
-                           : family == ModelFamily::olmo3 || gemma3 ? one_window_or_none(m)
-                                                                    : !has_window(m);
+  auto const windows = row_of(family).windows;
+  bool const good_window = windows == FamilyWindows::none  ? !has_window(m)
+                           : windows == FamilyWindows::one ? one_window(m)
+                                                           : one_window_or_none(m);
   want(good_window, "window", text_of_layers(m.window, 0));
   // Where layers differ, those without a window are scaled.
-  bool const scaled = m.rope_scaling == RopeScaling::none || !any_layer(m, [&](auto l) {
-                        bool const mixed = family == ModelFamily::olmo3 || gemma3;
-                        return m.scales_rope(l) != (!mixed || m.window_of(l) == 0);
-                      });
+  bool const mixed = windows == FamilyWindows::mixed;
+  bool const scaled = m.rope_scaling == RopeScaling::none ||
+                      !any_layer(m, [&](auto l) { return m.scales_rope(l) != (!mixed || m.window_of(l) == 0); });
   want(scaled, "rope_scaling_layers", text_of_layers(m.rope_scaling_layers, 1));
   want(m.norm_placement == row_of(family).norm_placement, "norm_placement", to_string(m.norm_placement));
   bool const glm4 = family == ModelFamily::glm4;
@@ -236,11 +234,17 @@ void write_experts(Model const& m, ModelFamily family, Json& out) {
   out["qkv_bias"] = m.qkv_bias;
 }
 
-/// Moves the keys of rotary positions into one object, with that of queries.
-void write_query_beta(Model const& m, Json& out) {
+/// The value of rope_parameters (transformers 5).
+Json rope_parameters_of(Model const& m) {
   Json rope = rope_of(m);
   if (rope.is_null()) rope = {{"rope_type", "default"}};
   rope["rope_theta"] = m.rope_theta;
+  return rope;
+}
+
+/// Moves the keys of rotary positions into one object, with that of queries.
+void write_query_beta(Model const& m, Json& out) {
+  Json rope = rope_parameters_of(m);
   rope["original_max_position_embeddings"] = m.rope_original_seq_len;
   rope["llama_4_scaling_beta"] = m.rope_query_beta;
   out["rope_parameters"] = rope;
@@ -253,19 +257,16 @@ void write_mixed_layers(Model const& m, ModelFamily family, Json& out) {
     if (m.window_of(l) > 0) out["sliding_window"] = m.window_of(l);
     out["layer_types"].push_back(m.window_of(l) > 0 ? "sliding_attention" : "full_attention");
   }
-  auto const local = m.rope_local_theta > 0 ? m.rope_local_theta : m.rope_theta;
   if (family == ModelFamily::gemma3_text) {
-    out["rope_local_base_freq"] = local;
+    out["rope_local_base_freq"] = m.rope_local_theta > 0 ? m.rope_local_theta : m.rope_theta;
     return;
   }
   // transformers 5.24 reads another rope_theta of OLMo 3 than its default from this form alone; earlier versions read
   // the key of the whole model.
   constexpr double default_theta = 5e5;
   if (m.rope_theta == default_theta) return;
-  Json plain{{"rope_type", "default"}, {"rope_theta", m.rope_theta}}, full = rope_of(m);
-  if (full.is_null()) full = plain;
-  full["rope_theta"] = m.rope_theta;
-  out["rope_parameters"] = {{"full_attention", full}, {"sliding_attention", plain}};
+  Json const plain{{"rope_type", "default"}, {"rope_theta", m.rope_theta}};
+  out["rope_parameters"] = {{"full_attention", rope_parameters_of(m)}, {"sliding_attention", plain}};
   out.erase("rope_scaling");
 }
 
@@ -306,7 +307,7 @@ Json write_llama(Model const& m, ModelFamily family) {
   if (family == ModelFamily::ministral3) write_query_beta(m, out);
   if (phi3 || family == ModelFamily::ministral3)
     out["sliding_window"] = has_window(m) ? Json(m.window_of(0)) : Json(nullptr);
-  if (family == ModelFamily::olmo3 || family == ModelFamily::gemma3_text) write_mixed_layers(m, family, out);
+  if (row_of(family).windows == FamilyWindows::mixed) write_mixed_layers(m, family, out);
   if (family == ModelFamily::gemma3_text) {
     out.erase("hidden_act");
     out["hidden_activation"] = "gelu_pytorch_tanh";

@@ -94,7 +94,7 @@ void add_model(std::vector<Key>& table) {
             "heads");
   s.integer("head_dim", &Model::head_size, {1, limits::hidden}, "width of an attention head", "hidden / heads");
   s.integer("ffn", &Model::ffn, {1, limits::width}, "width of the feed-forward layer; a multiple of parallel.tp",
-            "4 hidden (gelu); 8/3 hidden, rounded up to 16 (swiglu)");
+            "4 hidden (gelu); 8/3 hidden, rounded up to 16 (swiglu, geglu)");
   s.integer("seq_len", &Model::seq_len, {1, limits::width}, "tokens in a sequence");
   s.choice("norm", &Model::norm, "kind of normalisation");
   s.choice("position", &Model::position, "how a token knows its place");

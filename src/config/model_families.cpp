@@ -9,11 +9,12 @@ namespace {
 constexpr ModelFamilyRow rows[] = {
     {ModelFamily::gpt2, "GPT-2", "GPT2LMHeadModel", "layernorm, learned, gelu, bias, kv_heads = heads, no window"},
     {ModelFamily::llama, "Llama", "LlamaForCausalLM", "rmsnorm, rope, swiglu, no window"},
-    {ModelFamily::mistral, "Mistral", "MistralForCausalLM", "as Llama, no bias, one window for all layers"},
+    {ModelFamily::mistral, "Mistral", "MistralForCausalLM", "as Llama, no bias, one window for all layers", false,
+     QkNorm::none, NormPlacement::pre, FamilyWindows::one},
     {ModelFamily::ministral3, "Ministral 3", "Ministral3ForCausalLM",
-     "as Mistral, maybe without window, rope_query_beta"},
+     "as Mistral, maybe without window, rope_query_beta", false, QkNorm::none, NormPlacement::pre, FamilyWindows::one},
     {ModelFamily::mixtral, "Mixtral", "MixtralForCausalLM", "as Mistral, experts in all layers, softmax, normalize",
-     true},
+     true, QkNorm::none, NormPlacement::pre, FamilyWindows::one},
     {ModelFamily::qwen2, "Qwen2", "Qwen2ForCausalLM", "as Llama, no bias but qkv_bias"},
     {ModelFamily::qwen2_moe, "Qwen2-MoE", "Qwen2MoeForCausalLM",
      "as Llama, no bias but maybe qkv_bias, routed experts, softmax, gated shared experts", true},
@@ -23,7 +24,7 @@ constexpr ModelFamilyRow rows[] = {
     {ModelFamily::olmo2, "OLMo 2", "Olmo2ForCausalLM", "as Llama, no bias, norm_placement post, qk_norm full", false,
      QkNorm::full, NormPlacement::post},
     {ModelFamily::olmo3, "OLMo 3", "Olmo3ForCausalLM", "as OLMo 2, one window for some layers", false, QkNorm::full,
-     NormPlacement::post},
+     NormPlacement::post, FamilyWindows::mixed},
     {ModelFamily::olmoe, "OLMoE", "OlmoeForCausalLM",
      "as Llama, no bias, heads that divide hidden, qk_norm full, routed experts alone in all layers, softmax", true,
      QkNorm::full},
@@ -35,9 +36,10 @@ constexpr ModelFamilyRow rows[] = {
     {ModelFamily::gemma3_text, "Gemma 3", "Gemma3ForCausalLM",
      "rmsnorm, norm_offset 1, norm_placement sandwich, qk_norm head, rope, geglu, no bias, embedding_multiplier "
      "sqrt(hidden), one window for some layers",
-     false, QkNorm::head, NormPlacement::sandwich},
+     false, QkNorm::head, NormPlacement::sandwich, FamilyWindows::mixed},
     {ModelFamily::phi3, "Phi-3", "Phi3ForCausalLM",
-     "as Llama, no bias, one window for all layers, any rope_fraction; fused tensors, by its config.json"},
+     "as Llama, no bias, one window for all layers, any rope_fraction; fused tensors, by its config.json", false,
+     QkNorm::none, NormPlacement::pre, FamilyWindows::one},
     {ModelFamily::smollm3, "SmolLM3", "SmolLM3ForCausalLM", "as Llama, some rope_layers 0"}};
 
 constexpr bool in_order() {

@@ -17,14 +17,11 @@ struct Preset {
   Family family;
   std::int64_t hidden, layers, heads, kv_heads, ffn, seq_len, vocab_size;
   double rope_theta;
-  bool tied;  ///< embedding and output layer share their weights
+  bool tied;                       ///< embedding and output layer share their weights
+  void (*more)(Model&) = nullptr;  ///< sets what the other members do not say
   Moe moe{};
   std::int64_t head_dim = 0;
   bool qkv_bias = false;  ///< false: as the other linears
-  double norm_eps = 1e-5;
-  QkNorm qk_norm = QkNorm::none;
-  std::int64_t no_rope_every = 0;  ///< every so many layers there is one that does not rotate; 0: none
-  void (*more)(Model&) = nullptr;  ///< sets what the other members do not say
 };
 
 /// The preset of a name; null when there is none.

@@ -26,28 +26,26 @@ void rope(ExecSpace const& exec, TokenRows const& rows, RopeShape const& shape, 
       "p3d::kernels::rope", exec, places, half, KOKKOS_LAMBDA(std::int64_t place, std::int64_t pair, int n) {
         using A = Acc<S>;
         constexpr int W = wide<S>;
-        A cosines[W], sines[W], query_cosines[W], query_sines[W];
+        A cosine[W], sine[W];
         auto const frequency = read<W>(&frequencies(pair), n);
         std::int64_t const position = given ? positions(place) : place;
-        double const more = queries > 0 ? 1.0 + beta * std::log1p(static_cast<double>(position / length)) : 1.0;
+        A const more =
+            queries > 0 ? static_cast<A>(1.0 + beta * std::log1p(static_cast<double>(position / length))) : A(1);
         for (int i = 0; i < lanes<W>(n); ++i) {
           double const angle = static_cast<double>(position) * frequency[i];
-          cosines[i] = static_cast<A>(factor * std::cos(angle));
-          sines[i] = static_cast<A>(sign * std::sin(angle));
-          query_cosines[i] = static_cast<A>(more * (factor * std::cos(angle)));
-          query_sines[i] = static_cast<A>(more * (sign * std::sin(angle)));
+          cosine[i] = static_cast<A>(factor * std::cos(angle));
+          sine[i] = static_cast<A>(sign * std::sin(angle));
         }
         for (std::int64_t sample = 0; sample < samples; ++sample)
           for (std::int64_t head = 0; head < heads; ++head) {
-            A const* const cosine = head < queries ? query_cosines : cosines;
-            A const* const sine = head < queries ? query_sines : sines;
+            A const by = head < queries ? more : A(1);
             S* const dimensions = &x(sample * places + place, head * head_dim);
             if (neighbours) {
               for (int i = 0; i < n; ++i) {
                 S* const two = dimensions + 2 * (pair + i);
                 A const u = two[0], v = two[1];
-                two[0] = static_cast<S>(u * cosine[i] - v * sine[i]);
-                two[1] = static_cast<S>(v * cosine[i] + u * sine[i]);
+                two[0] = static_cast<S>(by * (u * cosine[i] - v * sine[i]));
+                two[1] = static_cast<S>(by * (v * cosine[i] + u * sine[i]));
               }
               continue;
             }
@@ -57,8 +55,8 @@ void rope(ExecSpace const& exec, TokenRows const& rows, RopeShape const& shape, 
             P3D_SIMD
             for (int i = 0; i < lanes<W>(n); ++i) {
               A const u = from_a[i], v = from_b[i];
-              put(to_a[i], u * cosine[i] - v * sine[i]);
-              put(to_b[i], v * cosine[i] + u * sine[i]);
+              put(to_a[i], by * (u * cosine[i] - v * sine[i]));
+              put(to_b[i], by * (v * cosine[i] + u * sine[i]));
             }
             to_a.store();
             to_b.store();

@@ -172,7 +172,7 @@ struct Model {
   std::int64_t heads = 4;
   std::int64_t kv_heads = 4;   ///< default: heads
   std::int64_t head_size = 0;  ///< model.head_dim, width of a head; 0, which no parsed input has: hidden / heads
-  std::int64_t ffn = 256;      ///< default: 4 hidden (gelu), 8/3 hidden rounded up to 16 (swiglu)
+  std::int64_t ffn = 256;      ///< default: 4 hidden (gelu), 8/3 hidden rounded up to 16 (with a gate)
   std::int64_t seq_len = 64;
   Norm norm = Norm::layernorm;
   Position position = Position::learned;

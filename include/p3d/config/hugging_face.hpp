@@ -41,6 +41,9 @@ constexpr auto enum_names(ModelFamily) {
                     "granite",   "glm4",  "gemma3_text", "phi3",       "smollm3"};
 }
 
+/// The windows of a family's layers: none; one for all layers, or none; one for some layers.
+enum class FamilyWindows { none, one, mixed };
+
 /// A family in words, and what all its models have.
 struct ModelFamilyRow {
   ModelFamily family;
@@ -50,6 +53,7 @@ struct ModelFamilyRow {
   bool experts = false;      ///< some layers have experts
   QkNorm qk_norm = QkNorm::none;
   NormPlacement norm_placement = NormPlacement::pre;
+  FamilyWindows windows = FamilyWindows::none;
 };
 /// All families, in the order of the enumeration.
 std::span<ModelFamilyRow const> model_families();
@@ -86,6 +90,7 @@ std::string write_hugging_face(Model const& model, std::string_view dtype, std::
 
 /// The result of update_hugging_face().
 struct UpdatedConfig {
+  ModelFamily family = ModelFamily::gpt2;  ///< the family that the file names
   std::string text;
   std::vector<std::string> changes;  ///< one line for each key that has changed, or that looks as if it should have
 };

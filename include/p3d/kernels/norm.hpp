@@ -21,7 +21,8 @@ struct NormWeight {
   template <class Values>
   requires std::is_convertible_v<Values const&, View1<S const>> NormWeight(Values const& v, double o = 0.0)
       : values(v), offset(static_cast<Acc<S>>(o)) {}  // NOLINT: a view may do
-  View1<S const> values;                              ///< [hidden]
+
+  View1<S const> values;  ///< [hidden]
   Acc<S> offset;
 };
 

@@ -47,7 +47,7 @@ struct BlockSizes {
   std::int64_t kv_heads = 0;  ///< local key/value heads
   std::int64_t head_dim = 0;
   std::int64_t ffn = 0;  ///< local width of the MLP; in a layer with experts the width of shared ones, or 0
-  bool gated = false;    ///< SwiGLU: the up projection is (gate | up), 2 ffn wide
+  bool gated = false;    ///< SwiGLU, GeGLU: the up projection is (gate | up), 2 ffn wide
   bool layernorm = true;
   bool norms_before = true;       ///< there is a norm in front of each sub-layer
   bool norms_after = false;       ///< there is a norm behind each sub-layer

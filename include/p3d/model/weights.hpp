@@ -17,7 +17,7 @@ struct NormWeights {
   Vector<P> weight, bias;
 };
 
-/// The weights of routed experts (layout/params.hpp); `gate` is empty without SwiGLU. Matrices of experts are stacked:
+/// The weights of routed experts (layout/params.hpp); `gate` may be empty. Matrices of experts are stacked:
 /// [local experts * hidden, local ffn].
 template <class P>
 struct MoeWeights {

@@ -28,19 +28,40 @@ Vec gelu_backward(Vec const& x, Vec const& dy) {
   kernels::gelu_backward<T>(ExecSpace(), in, g, g);  // in place
   return host(g);
 }
+/// Calls of functions with a gate.
 template <class T>
-Vec swiglu_forward(Vec const& x) {
+using GatedForward = void (*)(ExecSpace const&, View2<T const>, View2<T>, View1<T const>);
+template <class T>
+using GatedBackward = void (*)(ExecSpace const&, View2<T const>, View2<T const>, View2<T>, View1<T const>);
+template <class T>
+Vec gated(GatedForward<T> function, Vec const& x) {
   auto const in = matrix_of<T>(rows, 2 * cols, x);
   Owned2<T> const y("p3d::test::y", rows, cols);
-  kernels::swiglu_forward<T>(ExecSpace(), in, y);
+  function(ExecSpace(), in, y, {});
   return host(y);
 }
 template <class T>
-Vec swiglu_backward(Vec const& x, Vec const& dy) {
+Vec gated(GatedBackward<T> function, Vec const& x, Vec const& dy) {
   auto const in = matrix_of<T>(rows, 2 * cols, x), g = matrix_of<T>(rows, cols, dy);
   Owned2<T> const d("p3d::test::d", rows, 2 * cols);
-  kernels::swiglu_backward<T>(ExecSpace(), in, g, d);
+  function(ExecSpace(), in, g, d, {});
   return host(d);
+}
+template <class T>
+Vec swiglu_forward(Vec const& x) {
+  return gated<T>(kernels::swiglu_forward<T>, x);
+}
+template <class T>
+Vec swiglu_backward(Vec const& x, Vec const& dy) {
+  return gated<T>(kernels::swiglu_backward<T>, x, dy);
+}
+template <class T>
+Vec geglu_forward(Vec const& x) {
+  return gated<T>(kernels::geglu_forward<T>, x);
+}
+template <class T>
+Vec geglu_backward(Vec const& x, Vec const& dy) {
+  return gated<T>(kernels::geglu_backward<T>, x, dy);
 }
 
 Vec const gelu_x = random_values("gelu x", rows*cols, 2.0), dy = random_values("act dy", rows*cols),
@@ -73,21 +94,6 @@ void check_far_arguments() {
 TEST(Gelu, FarArgumentsStayFinite) {
   check_far_arguments<double>();
   check_far_arguments<float>();
-}
-
-template <class T>
-Vec geglu_forward(Vec const& x) {
-  auto const in = matrix_of<T>(rows, 2 * cols, x);
-  Owned2<T> const y("p3d::test::y", rows, cols);
-  kernels::geglu_forward<T>(ExecSpace(), in, y);
-  return host(y);
-}
-template <class T>
-Vec geglu_backward(Vec const& x, Vec const& dy) {
-  auto const in = matrix_of<T>(rows, 2 * cols, x), g = matrix_of<T>(rows, cols, dy);
-  Owned2<T> const d("p3d::test::d", rows, 2 * cols);
-  kernels::geglu_backward<T>(ExecSpace(), in, g, d);
-  return host(d);
 }
 
 TEST(Geglu, IsGeluOfTheGateTimesUp) {
