@@ -33,7 +33,7 @@ constexpr char const* footer =
     "  srun p3d input.toml parallel.tp=4 run.steps=10\n"
     "  p3d --check inputs/llama3-8b.toml --ranks 64   no ranks needed: mesh, layers, parameters, memory\n"
     "  p3d mesh input.toml --ranks 64 --rank 5      a rank's coordinates, groups and neighbours; without --rank, all\n"
-    "  p3d plan input.toml --cluster FILE --ranks 64   the layouts on a machine, best first; p3d plan grade\n"
+    "  p3d plan input.toml --cluster FILE --ranks 64   the layouts on a machine, best first; p3d plan grade, calibrate\n"
     "  p3d schedule compare input.toml              the pipeline's schedules: show, check, simulate, compare\n"
     "  p3d checkpoint ls|show|verify|diff|prune PATH ...   what is in checkpoints\n"
     "  p3d data show|head|check|stats FILE ...      what is in files of tokens\n"

@@ -64,8 +64,8 @@ int train(p3d::app::CommandLine const& line, p3d::comm::Communicator& world) {
 int command(int argc, char** argv) {
   if (argc > 1 && std::string_view(argv[1]) == "schedule") return p3d::app::schedule_command(argc - 1, argv + 1);
   if (argc > 1 && std::string_view(argv[1]) == "mesh") return p3d::app::mesh_command(argc - 1, argv + 1);
-  if (argc > 1 && std::string_view(argv[1]) == "plan") return p3d::app::plan_command(argc - 1, argv + 1);
   if (auto const code = p3d::app::run_tool(argc, argv)) return *code;
+  if (argc > 1 && std::string_view(argv[1]) == "plan") return p3d::app::plan_command(argc - 1, argv + 1);
   auto const line = p3d::app::parse_command_line(argc, argv);  // 1. parse the command line
   if (line.finished) return line.exit_code;
   if (line.check) return check(line);                                                        // 2. check only

@@ -34,6 +34,7 @@ constexpr char const* plan_footer =
     "run.toml\n"
     "  p3d plan inputs/llama3-8b.toml parallel.tp=2 --cluster inputs/clusters/dgx-h100.toml --ranks 64 --as-is\n"
     "  p3d plan grade benchmarks/plan/rows.csv --clusters inputs/clusters --csv residuals.csv\n"
+    "  mpiexec -n 4 p3d plan calibrate --out here.toml\n"
     "\n"
     "The model, the batch and the types of the input stay; sizes of axes, batch.micro, the schedule, recomputation and "
     "sharding are free,\nbut for --fix. With --as-is the input's own layout is predicted. Predictions need the data of "
@@ -135,7 +136,7 @@ int plan_command(int argc, char** argv) {
   app.name("p3d plan");
   app.footer(plan_footer);
   std::vector<std::string> words, fixed;
-  std::string cluster_file, kernels = "flash";
+  std::string cluster_file, kernels = "auto";
   plan::SearchOptions options;
   options.ranks = 0;
   Wanted wanted;
@@ -152,7 +153,8 @@ int plan_command(int argc, char** argv) {
       ->allow_extra_args(false)
       ->type_name("KEY=VALUE");
   app.add_option("--top", options.top, "number of layouts to list")->check(count_from(1, 1000))->capture_default_str();
-  app.add_option("--kernels", kernels, "generation of the software: unfused, fused, flash or fp8")
+  app.add_option("--kernels", kernels,
+                 "generation of the software: unfused, fused, flash, fp8 or host; auto: as the cluster file says")
       ->capture_default_str();
   app.add_flag("--front", options.front, "list only layouts that no quicker one needs less memory than");
   app.add_option("--what-if", wanted.what_if,
@@ -178,8 +180,9 @@ int plan_command(int argc, char** argv) {
                         "set other keys without --fix: p3d plan FILE KEY=VALUE");
     overrides.push_back(word);
   }
-  auto const& generation = plan::kernels_of(kernels, "--kernels");
   auto const cluster = config::parse_cluster_file(cluster_file);
+  auto const& generation = plan::kernels_of(kernels, "--kernels",
+                                            cluster.cluster ? cluster.cluster->kernels : config::PlannedKernels::flash);
   auto result = config::parse_file(input, overrides, options.ranks);
   // The input's own layout need not suit the ranks when another one is searched.
   if (!result.config && !as_is) result = config::parse_file(input, overrides, 0);
@@ -191,7 +194,7 @@ int plan_command(int argc, char** argv) {
   }
   result.config = engine::choose_memory(*result.config).config;
   plan::PlannedLayout const own{*result.config, plan::predict_step(*result.config, *cluster.cluster, generation),
-                                plan::predicted_bytes(*result.config)};
+                                plan::predicted_bytes(*result.config, generation)};
   std::cout << plan::describe(own.config, *cluster.cluster, own.time, own.bytes)
             << plan::sensitivity(own.config, *cluster.cluster, generation) << std::flush;
   if (!wanted.csv.empty()) write_file(wanted.csv, layout_csv({own}, *cluster.cluster), "--csv");

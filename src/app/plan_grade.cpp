@@ -78,15 +78,16 @@ int grade(std::string const& path, std::string const& clusters, std::string cons
   for (auto const& row : rows.rows) {
     auto const where = fmt::format("{}, line {}", path, row.line);
     auto const& cluster = known.get(row.cluster, where);
+    auto const& kernels = plan::kernels_of(row.kernels, where, cluster.kernels);
     plan::Graded g{.problem = plan::problem_of(row), .measured = row.measured};
     try {
       if (row.bytes) {
-        g.predicted = plan::predicted_bytes(row.config);
+        g.predicted = plan::predicted_bytes(row.config, kernels);
         g.low = g.predicted * 0.97;
         g.high = g.predicted * 1.03;
         bytes = true;
       } else {
-        auto const time = plan::predict_step(row.config, cluster, plan::kernels_of(row.kernels, where));
+        auto const time = plan::predict_step(row.config, cluster, kernels);
         g.predicted = time.seconds();
         g.low = time.low;
         g.high = time.high;

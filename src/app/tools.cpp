@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools.hpp"
 
+#include "calibrate_command.hpp"
 #include "checkpoint_command.hpp"
 #include "data_command.hpp"
 #include "report_command.hpp"
@@ -15,6 +16,8 @@ namespace p3d::app {
 
 std::optional<int> run_tool(int argc, char** argv) {
   std::string_view const name = argc > 1 ? argv[1] : "";
+  if (name == "plan" && argc > 2 && std::string_view(argv[2]) == "calibrate")
+    return calibrate_command(argc - 2, argv + 2);
   if (name == "checkpoint") return checkpoint_command(argc - 1, argv + 1);
   if (name == "data" && argc > 2 && std::string_view(argv[2]) == "tokenize")
     return tokenize_command(argc - 2, argv + 2);

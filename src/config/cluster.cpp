@@ -7,6 +7,7 @@
 #include "config/nesting.hpp"
 #include "config/values.hpp"
 
+#include <p3d/base/enum_names.hpp>
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/base/text_file.hpp>
@@ -15,6 +16,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <sstream>
 
 namespace p3d::config {
 namespace {
@@ -29,24 +31,37 @@ struct Field {
   std::string section, name;
   std::string type;
   std::function<MaybeMismatch(toml::node const&, Cluster&, Level&)> read;
+  std::function<std::string(Cluster&, Level&)> write;    ///< its value as the file has it; "": it is left out
   std::function<double*(Cluster&, Level&)> number = {};  ///< the place of a number that is no integer
 };
 
+std::string shortest(double value) { return fmt::format("{}", value); }
+std::string as_toml(std::string const& text) {
+  std::ostringstream out;
+  out << toml::value<std::string>(text);
+  return out.str();
+}
+
 template <class Get>
 Field number(char const* section, char const* name, NumberRange range, Get get) {
-  return {section, name, describe(range),
+  return {section,
+          name,
+          describe(range),
           [=](toml::node const& node, Cluster& c, Level& level) { return read_number(node, range, get(c, level)); },
+          [=](Cluster& c, Level& level) { return shortest(get(c, level)); },
           [=](Cluster& c, Level& level) { return &get(c, level); }};
 }
 template <class Get>
 Field integer(char const* section, char const* name, IntegerRange range, Get get) {
   return {section, name, describe(range),
-          [=](toml::node const& node, Cluster& c, Level& level) { return read_integer(node, range, get(c, level)); }};
+          [=](toml::node const& node, Cluster& c, Level& level) { return read_integer(node, range, get(c, level)); },
+          [=](Cluster& c, Level& level) { return get(c, level) == 0 ? "" : fmt::format("{}", get(c, level)); }};
 }
 template <class Get>
 Field text(char const* section, char const* name, Get get) {
   return {section, name, "string, not empty",
-          [=](toml::node const& node, Cluster& c, Level& level) { return read_string(node, false, get(c, level)); }};
+          [=](toml::node const& node, Cluster& c, Level& level) { return read_string(node, false, get(c, level)); },
+          [=](Cluster& c, Level& level) { return get(c, level).empty() ? "" : as_toml(get(c, level)); }};
 }
 
 /// Reads [[bytes, share], ...].
@@ -69,10 +84,31 @@ MaybeMismatch read_share(toml::node const& node, std::vector<std::pair<double, d
   return mismatch;
 }
 
+std::string write_share(std::vector<std::pair<double, double>> const& share) {
+  std::vector<std::string> pairs;
+  for (auto const& [bytes, part] : share) pairs.push_back(fmt::format("[{}, {}]", shortest(bytes), shortest(part)));
+  return pairs.empty() ? "" : fmt::format("[{}]", base::join(pairs, ", "));
+}
+
+/// Reads the name of a generation of kernels.
+MaybeMismatch read_kernels(toml::node const& node, PlannedKernels& out) {
+  std::string name;
+  if (auto wrong = read_string(node, false, name)) return wrong;
+  for (auto value : base::values_of<PlannedKernels>())
+    if (value != PlannedKernels::automatic && name == base::to_string(value)) {
+      out = value;
+      return {};
+    }
+  return Mismatch{&node, describe(node), "write host for p3d on CPUs, flash for GPUs"};
+}
+
 std::vector<Field> const& fields() {
   static std::vector<Field> const all{
       text(
           "", "name", [](Cluster & c, Level&) -> auto& { return c.name; }),
+      {"", "kernels", "flash, unfused, fused, fp8 or host",
+       [](toml::node const& node, Cluster& c, Level&) { return read_kernels(node, c.kernels); },
+       [](Cluster& c, Level&) { return as_toml(base::to_string(c.kernels)); }},
       text(
           "device", "name", [](Cluster & c, Level&) -> auto& { return c.device.name; }),
       number(
@@ -97,6 +133,8 @@ std::vector<Field> const& fields() {
           "device", "half_rate", any, [](Cluster & c, Level&) -> auto& { return c.device.half_rate; }),
       number(
           "device", "launch", any, [](Cluster & c, Level&) -> auto& { return c.device.launch; }),
+      number(
+          "device", "sharers", {1.0, 1e6}, [](Cluster & c, Level&) -> auto& { return c.device.sharers; }),
       number(
           "gemm", "best", part, [](Cluster & c, Level&) -> auto& { return c.gemm.best; }),
       number(
@@ -129,7 +167,8 @@ std::vector<Field> const& fields() {
       number(
           "level", "message_share", part, [](Cluster&, Level & l) -> auto& { return l.message_share; }),
       {"level", "share", "list of pairs of bytes and share",
-       [](toml::node const& node, Cluster&, Level& l) { return read_share(node, l.share); }},
+       [](toml::node const& node, Cluster&, Level& l) { return read_share(node, l.share); },
+       [](Cluster&, Level& l) { return write_share(l.share); }},
       number(
           "jitter", "sigma", {0.0, 1.0}, [](Cluster & c, Level&) -> auto& { return c.jitter; }),
       number(
@@ -331,6 +370,35 @@ std::string set_constant(Cluster& cluster, std::string_view name, double value) 
   P3D_REQUIRE(field != nullptr, "a constant of the cluster has that name");
   toml::value<double> const node(value);
   return field->read(node, cluster, level != nullptr ? *level : none) ? field->type : "";
+}
+
+std::string cluster_toml(Cluster const& cluster, ClusterNotes const& notes) {
+  auto copy = cluster;
+  Level none;
+  std::string out, section;
+  auto const line = [&](Field const& f, std::string const& key, Level& level) {
+    auto const value = f.write(copy, level);
+    if (value.empty()) return;
+    auto const note = std::find_if(notes.begin(), notes.end(), [&](auto const& n) { return n.first == key; });
+    auto const text = fmt::format("{} = {}", f.name, value);
+    out += note == notes.end() ? text + '\n' : fmt::format("{:<23} # {}\n", text, note->second);
+  };
+  for (auto const& f : fields()) {
+    if (f.section == "level" || f.section == "jitter" || f.section == "cost") continue;
+    if (f.section != section) out += fmt::format("\n[{}]\n", section = f.section);
+    line(f, section.empty() ? f.name : section + "." + f.name, none);
+  }
+  for (std::size_t i = 0; i < copy.levels.size(); ++i) {
+    out += "\n[[level]]\n";
+    for (auto const& f : fields())
+      if (f.section == "level") line(f, fmt::format("level{}.{}", i + 1, f.name), copy.levels[i]);
+  }
+  for (auto const& f : fields()) {
+    if (f.section != "jitter" && f.section != "cost") continue;
+    out += fmt::format("\n[{}]\n", f.section);
+    line(f, f.section + "." + f.name, none);
+  }
+  return out;
 }
 
 ClusterResult parse_cluster(std::string_view text, std::string const& name) { return ClusterReader(name).read(text); }

@@ -439,7 +439,8 @@ void add_plan(std::vector<Key>& table) {
   s.input_path("cluster", &Planning::cluster, "string: \"\" | a file, relative to the input file",
                "the machine (docs/plan.md): the end of a run compares the time of a step with what was predicted for "
                "it; parallel.layout = \"auto\" chooses by it");
-  s.choice("kernels", &Planning::kernels, "the generation of software that predictions assume (docs/plan.md)");
+  s.choice("kernels", &Planning::kernels,
+           "the generation of software that predictions assume; auto: as the cluster file says (docs/plan.md)");
 }
 
 /// Reads checkpoint.every: "end", steps or a wall time.

@@ -2,6 +2,7 @@
 #include <p3d/plan/accuracy.hpp>
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/median.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -18,11 +19,6 @@ double quantile(std::vector<double> const& sorted, double share) {
   auto const below = static_cast<std::size_t>(place);
   auto const above = std::min(below + 1, sorted.size() - 1);
   return sorted[below] + (place - static_cast<double>(below)) * (sorted[above] - sorted[below]);
-}
-
-double median(std::vector<double> numbers) {
-  std::sort(numbers.begin(), numbers.end());
-  return quantile(numbers, 0.5);
 }
 
 double mean(std::vector<double> const& numbers) {
@@ -105,7 +101,7 @@ Baselines baselines(std::span<Graded const> rows) {
   std::vector<double> of_medians, of_operations, rates;
   for (auto const& r : rows)
     if (r.operations > 0) rates.push_back(r.operations / r.measured);
-  double const rate = rates.empty() ? 0 : median(rates);
+  double const rate = rates.empty() ? 0 : base::median(rates);
   for (auto const& r : rows) {
     std::vector<double> same, others;
     for (auto const& other : rows) {
@@ -114,7 +110,7 @@ Baselines baselines(std::span<Graded const> rows) {
       if (other.problem == r.problem) same.push_back(other.measured);
     }
     auto const& known = same.empty() ? others : same;
-    if (!known.empty()) of_medians.push_back(relative_error(median(known), r.measured));
+    if (!known.empty()) of_medians.push_back(relative_error(base::median(known), r.measured));
     if (r.operations > 0) of_operations.push_back(relative_error(r.operations / rate, r.measured));
   }
   return {.median = mean(of_medians), .operations = mean(of_operations)};

@@ -4,8 +4,10 @@
 // them yet.
 #include <p3d/plan/kernel_generation.hpp>
 
+#include <p3d/base/enum_names.hpp>
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
+#include <p3d/plan/memory.hpp>
 
 #include <fmt/format.h>
 
@@ -67,18 +69,53 @@ constexpr KernelGeneration fp8 = [] {
   k.fp8 = true;
   return k;
 }();
-constexpr std::array generations{unfused, profiled, fused, flash, fp8};
+/// p3d on hosts: attention is GEMMs of blocks, a launch is a call, and who copies bytes between ranks computes nothing
+/// meanwhile. A layer has 25 kernels, forward and backward. The
+/// memory traffic is that of four runs of 1 M to 35 M parameters on one machine, timed kernel by kernel.
+constexpr KernelGeneration host = [] {
+  auto k = flash;
+  k.name = "host";
+  k.help = "p3d on hosts";
+  k.attention = 1;
+  k.attention_backward = 1.8;
+  k.traffic = 0.46;
+  k.traffic_backward = 2.9;
+  k.launches = 10;
+  k.launches_backward = 15;
+  k.launches_collective = 1;
+  k.launches_head = 8;
+  k.launches_message = 2;
+  k.shared_units = 1;
+  k.divides_messages = false;
+  k.host = true;
+  k.vocab_multiple = 1;
+  return k;
+}();
+constexpr std::array generations{unfused, profiled, fused, flash, fp8, host};
 
 }  // namespace
 
-KernelGeneration const& kernels_of(std::string_view name, std::string_view where) {
+KernelGeneration const& kernels_of(std::string_view name, std::string_view where, config::PlannedKernels usual) {
+  if (name.empty() || name == "auto") name = base::to_string(usual);
   std::vector<std::string> names;
   for (auto const& g : generations) {
-    if (g.name == (name.empty() ? flash.name : name)) return g;
+    if (g.name == name) return g;
     names.emplace_back(g.name);
   }
   base::refuse("a generation of kernels: " + base::join(names), fmt::format("\"{}\"", name), std::string(where),
                "choose the one that the software is nearest to; flash is today's");
+}
+
+KernelGeneration with_types(KernelGeneration kernels, config::Config const& config) {
+  if (config::is_16bit(config.run.precision) && !kernels.host) return kernels;
+  auto const types = type_bytes(config);
+  auto const gradient = static_cast<double>(types.gradient), master = static_cast<double>(types.master);
+  kernels.gradient_bytes = gradient;
+  kernels.reduced_bytes = reduces_narrow(config) ? 2 : gradient;
+  // Reads the gradient twice (its norm, the update), the weight and both moments, which it writes, too.
+  kernels.optimizer_bytes = 2 * gradient + 2 * master + 4 * static_cast<double>(types.moment) +
+                            (types.has_master ? static_cast<double>(types.storage) : 0);
+  return kernels;
 }
 
 }  // namespace p3d::plan

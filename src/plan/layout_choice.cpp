@@ -42,7 +42,7 @@ PlannedInput parse_planned_file(std::string const& path, std::vector<std::string
   if (!cluster.cluster) return {{.config = {}, .errors = std::move(cluster.errors)}, ""};
   if (wanted.memory.limit > 0)
     cluster.cluster->device.memory = std::min(cluster.cluster->device.memory, wanted.memory.limit * 1024 * 1024 * 1024);
-  auto const& kernels = kernels_of(base::to_string(wanted.plan.kernels), "plan.kernels");
+  auto const& kernels = kernels_of(base::to_string(wanted.plan.kernels), "plan.kernels", cluster.cluster->kernels);
   try {
     auto const found =
         require_layouts(wanted, *cluster.cluster, kernels, {.ranks = ranks, .fixed = wanted.plan.given.keys, .top = 1});
@@ -65,8 +65,8 @@ std::string grade_step(config::Config const& config, double measured) {
   auto const cluster = config::parse_cluster_file(config.plan.cluster);
   if (!cluster.cluster) return "";
   try {
-    auto const time =
-        predict_step(config, *cluster.cluster, kernels_of(base::to_string(config.plan.kernels), "plan.kernels"));
+    auto const& kernels = kernels_of(base::to_string(config.plan.kernels), "plan.kernels", cluster.cluster->kernels);
+    auto const time = predict_step(config, *cluster.cluster, kernels);
     double const off = 100 * (measured / time.seconds() - 1);
     return fmt::format("Predicted {:.4g} s a step ({:.4g} to {:.4g}): measured {:.4g} s, {:.1f} % {}", time.seconds(),
                        time.low, time.high, measured, std::abs(off), off < 0 ? "less" : "more");

@@ -77,7 +77,7 @@ class Search {
 public:
   Search(Config const& config, config::Cluster const& cluster, KernelGeneration const& kernels,
          SearchOptions const& options)
-      : base_(config), cluster_(cluster), predictor_(cluster, kernels), options_(options) {}
+      : base_(config), cluster_(cluster), kernels_(kernels), predictor_(cluster, kernels), options_(options) {}
 
   SearchResult run() {
     predict_all();
@@ -342,9 +342,9 @@ private:
       auto few = *parsed.config;
       few.batch.microbatches = std::min<std::int64_t>(few.batch.microbatches, 2 * std::int64_t{few.parallel.pp});
       few.batch.global = few.batch.microbatches * few.batch.micro * few.parallel.dp;
-      double bytes = predicted_bytes(few);
+      double bytes = predicted_bytes(few, kernels_);
       if (bytes <= cluster_.device.memory && few.batch.microbatches < parsed.config->batch.microbatches)
-        bytes = predicted_bytes(*parsed.config);
+        bytes = predicted_bytes(*parsed.config, kernels_);
       if (bytes > cluster_.device.memory) {
         reject("memory");
         if (result_.least_bytes == 0 || bytes < result_.least_bytes) result_.least_bytes = bytes;
@@ -360,6 +360,7 @@ private:
 
   Config const& base_;
   config::Cluster const& cluster_;
+  KernelGeneration const& kernels_;
   StepPredictor predictor_;
   std::string const base_toml_ = config::canonical_toml(base_);
   Config scratch_ = base_;

@@ -35,8 +35,9 @@ double operations_of_rank(config::Config const& c) {
   return (flops_per_token(c) + remade) * static_cast<double>(c.batch.global * c.model.seq_len) / c.num_ranks();
 }
 
-double predicted_bytes(config::Config const& config) {
-  auto const plan = make_run_plan(config, Platform{.gpu = true, .device_form = true, .host_reaches_views = false});
+double predicted_bytes(config::Config const& config, KernelGeneration const& kernels) {
+  auto const gpu = Platform{.gpu = true, .device_form = true, .host_reaches_views = false};
+  auto const plan = make_run_plan(config, kernels.host ? Platform{} : gpu);
   double most = 0;
   for (auto const& m : plan.memory) most = std::max(most, static_cast<double>(m.total()));
   return most;

@@ -3,6 +3,8 @@
 // stage that is longest sets the pace of a pipeline; the others and the ends of the pipeline are its bubble.
 #include <p3d/plan/step_time.hpp>
 
+#include "plan/step_finish.hpp"
+
 #include <p3d/base/enum_names.hpp>
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
@@ -97,7 +99,8 @@ private:
   RankGroup expert_replicas() const;
   double replica_gather(double bytes) const { return gather_seconds(cluster_, replicas(), bytes); }
   double stream_seconds(double bytes) const {
-    return bytes / (cluster_.device.bandwidth * cluster_.device.bandwidth_share);
+    // The share of a host is that of kernels which compute exponentials, too.
+    return bytes / (cluster_.device.bandwidth * (k_.host ? 1 : cluster_.device.bandwidth_share));
   }
   bool shards(config::Shard shard) const { return c_.memory.shard == shard && c_.parallel.dp > 1; }
   /// The seconds that launches add to so much work.
@@ -124,7 +127,7 @@ private:
 
   config::Config const& c_;
   config::Cluster const& cluster_;
-  KernelGeneration const& k_;
+  KernelGeneration k_;
   double peak_ = 0;        ///< operations per second of 16 bits, or of run.precision
   bool fp8_ = false;       ///< linears of layers compute in fp8
   double bytes_ = 2;       ///< bytes of a number that layers store
@@ -139,7 +142,7 @@ private:
 
 StepModel::StepModel(config::Config const& c, config::Cluster const& cluster, KernelGeneration const& kernels,
                      StepPredictor::Memory& memory)
-    : c_(c), cluster_(cluster), k_(kernels), memory_(memory) {
+    : c_(c), cluster_(cluster), k_(with_types(kernels, c)), memory_(memory) {
   auto const& m = c.model;
   peak_ = cluster.peak(c.run.precision);
   // Both 16-bit types have the same units.
@@ -565,11 +568,7 @@ StepTime StepModel::predict(bool simulated) {
   out[P::optimizer] = stream_seconds(k_.optimizer_bytes *
                                      (parameters / (divided ? p.dp : 1) +
                                       expert_parameters / (divided ? static_cast<double>(expert_replicas().size) : 1)));
-  out[P::jitter] = out.seconds() * cluster_.jitter * std::sqrt(2 * std::log(std::max(c_.num_ranks(), 2)));
-
-  double const bound = std::min(1.0, 4 * out[P::launches] / out.seconds());
-  out.low = out.seconds() * (1 - std::hypot(0.10, 0.12 * bound));
-  out.high = out.seconds() * (1 + std::hypot(0.18, 0.12 * bound));
+  finish(out, cluster_, c_.num_ranks(), n * (all / p.pp - longest_seconds));
   return out;
 }
 

@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <memory>
 #include <type_traits>
 
 namespace p3d::report {
@@ -58,10 +59,14 @@ struct Sample {
   device::Owned2<S> drawn(char const* what, std::int64_t columns) const {
     device::Owned2<T> const wide("p3d::report::attention_draw", shape.seq_len, columns);
     kernels::fill_normal<T>(ExecSpace(), base::random_key(1, what), 1.0, 0, 0, columns, shape.seq_len, wide);
-    device::Owned2<S> const narrow("p3d::report::attention_input", shape.seq_len, columns);
-    auto const n = shape.seq_len * columns;
-    kernels::convert<T, S>(ExecSpace(), device::View1<T const>(wide.data(), n), device::View1<S>(narrow.data(), n));
-    return narrow;
+    if constexpr (std::is_same_v<S, T>) {
+      return wide;
+    } else {
+      device::Owned2<S> const narrow("p3d::report::attention_input", shape.seq_len, columns);
+      auto const n = shape.seq_len * columns;
+      kernels::convert<T, S>(ExecSpace(), device::View1<T const>(wide.data(), n), device::View1<S>(narrow.data(), n));
+      return narrow;
+    }
   }
   /// The columns of qkv or dqkv from `first` on, as heads.
   template <class U>
@@ -103,7 +108,18 @@ std::array<double, 2> distance(device::View2<S const> a, device::View2<S const> 
   return out;
 }
 
+template <class S>
+std::function<void()> work_of(config::Config const& c) {
+  auto const sample = std::make_shared<Sample<S> const>(c);
+  return [sample] { sample->run(); };
+}
+
 }  // namespace
+
+template <class P>
+std::function<void()> attention_work(config::Config const& c) {
+  return work_of<typename P::Storage>(c);
+}
 
 template <class P>
 AttentionTrial try_attention(config::Config const& c) {
@@ -180,8 +196,9 @@ std::string choose_attention(config::Config const& c, comm::Communicator& world)
   return by_gemms(name, fmt::format("it took {:.2f} of their time in a trial", times[0] / times[1]));
 }
 
-#define P3D_INSTANTIATE(P)                                         \
-  template AttentionTrial try_attention<P>(config::Config const&); \
+#define P3D_INSTANTIATE(P)                                                 \
+  template std::function<void()> attention_work<P>(config::Config const&); \
+  template AttentionTrial try_attention<P>(config::Config const&);         \
   template std::string choose_attention<P>(config::Config const&, comm::Communicator&);
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE

@@ -12,6 +12,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
+#include <p3d/base/median.hpp>
 #include <p3d/base/process.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/base/timer.hpp>
@@ -85,14 +86,6 @@ std::string validation_windows(config::Config const& c, data::Sampler const& sam
 /// The line that says where every key is written with its value, as seen from the folder in which the run was started.
 std::string input_line(config::Config const& c) {
   return fmt::format("Input: every key is in {}/resolved.toml (--verbose prints them)", from_here(c.run.output_dir));
-}
-
-/// The middle value (the upper one of an even number); 0 of none.
-double median(std::vector<double> v) {
-  if (v.empty()) return 0.0;
-  auto const middle = v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2);
-  std::nth_element(v.begin(), middle, v.end());
-  return *middle;
 }
 
 /// The exit code of a run that did its steps, or was `stopped` before. `saved`: a checkpoint holds its state.
@@ -301,7 +294,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   double const memory_now = memory_of_all(world);
   auto const traced = tracing.finish();
   auto const phases = spread(trainer.times(), trainer.mesh().world());
-  summary.median_step_s = median(step_seconds);
+  summary.median_step_s = base::median(step_seconds);
   if (c.batch.variable && done > first_step)
     summary.tokens_per_step = (trainer.tokens_done() - tokens_before) / (done - first_step);
   summary.skipped_steps = trainer.loss_scale().skipped;

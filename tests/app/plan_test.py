@@ -173,6 +173,31 @@ class Plan(AppTest):
             with self.subTest(expected):
                 self.assertIn(expected, self.plan(*words, code=2))
 
+    def calibrate(self, ranks, *words):
+        run = program.Run(ranks, ("plan", "calibrate", *words), self.folder)
+        self.addCleanup(run.kill)
+        run.finish()
+        return run
+
+    def test_calibrate(self):
+        run = self.calibrate(2, "--out", "here.toml", "--name", "here", "--types", "fp32")
+        self.assertEqual(run.code, 0, run.out + run.err)
+        self.assertRegex(run.out, r"GEMMs, fp32 +24 +[0-9.]+ % +[0-9.]+ %")
+        text = (self.folder / "here.toml").read_text()
+        self.assertIn('kernels = \'host\'', text)
+        self.assertEqual(text.count("[[level]]"), 1)
+        words = [word for word in MODEL if not word.startswith("run.precision")]
+        listed = self.plan(*words, "--cluster", "here.toml", "--ranks", "2", "--top", "3")
+        self.assertRegex(listed, r"Step on 2 ranks of here: [0-9.e-]+ s")
+
+    def test_bad_calibrations(self):
+        for ranks, words, expected in ((1, (), "at least two ranks"), (2, ("--types", "fp12"), "types of this build"),
+                                       (2, ("--out", "no/folder.toml"), "a file to write")):
+            with self.subTest(expected):
+                run = self.calibrate(ranks, *words)
+                self.assertEqual(run.code, 2, run.out + run.err)
+                self.assertEqual(run.err.count(expected), 1, run.out + run.err)
+
     def test_grade(self):
         with open(self.folder / "rows.csv", "w") as file:
             file.write("id,group,split,cluster,kernels,model.layers,parallel.tp,batch.global,measured_s,note\n"

@@ -262,7 +262,7 @@ PLAN = [
     ("step_time.cpp", "return (all - longest) / chunks;", "return all - longest;", "app_plan"),
     ("step_time.cpp", "first || last ? 1 : 2;", "2;", "app_plan"),
     ("step_time.cpp", "p.pp > 1 || m.tied_embeddings ? 1 : 2", "m.tied_embeddings ? 1 : 2", "unit_plan"),
-    ("step_time.cpp", "std::hypot(0.18, 0.12 * bound)", "std::hypot(0.18, 0.12)", "unit_plan"),
+    ("step_finish.cpp", "std::hypot(0.18, 0.12 * bound)", "std::hypot(0.18, 0.12)", "unit_plan"),
     ("search.cpp", "if (bytes > cluster_.device.memory) {", "if (false) {", "unit_plan"),
     ("search.cpp", "l.time.seconds() <= seconds && l.bytes <= bytes", "l.time.seconds() <= seconds", "unit_plan"),
     ("search.cpp", "if (time.seconds() >= seconds_of_last_) return true;", "return true;", "unit_plan"),

@@ -29,6 +29,7 @@ struct Device {
   double bandwidth_share = 0.85;  ///< the part of it that long kernels reach
   double permute_share = 0.19;    ///< the part that kernels reach which sort the rows of experts
   double half_rate = 1e6;         ///< bytes of the arrays whose kernels reach half of that; longer ones reach more
+  double sharers = 1;             ///< ranks that take turns on it: what they compute takes so many times as long
   double launch = 8e-6;           ///< seconds from the launch of one kernel to that of the next, at least
 };
 
@@ -59,6 +60,8 @@ struct Level {
 
 struct Cluster {
   std::string name;
+  /// The generation of kernels that runs on it, where neither the command line nor plan.kernels names another.
+  PlannedKernels kernels = PlannedKernels::flash;
   Device device;
   GemmRates gemm;
   double attention = 0.25;    ///< [attention] best: the part of the peak that attention in one kernel reaches
@@ -78,6 +81,11 @@ std::vector<std::string> constants(Cluster const& cluster);
 std::optional<double> constant(Cluster const& cluster, std::string_view name);
 /// Sets it. Returns what the file would ask for where the value is out of its range, and "" else.
 std::string set_constant(Cluster& cluster, std::string_view name, double value);
+
+/// The cluster as a file that parse_cluster() reads back. `notes` are comments: key ("device.fp32", or "level1.latency"
+/// for the closest level) and text.
+using ClusterNotes = std::vector<std::pair<std::string, std::string>>;
+std::string cluster_toml(Cluster const& cluster, ClusterNotes const& notes = {});
 
 /// Either a cluster (errors empty) or every error that could be found.
 struct ClusterResult {

@@ -80,9 +80,9 @@ constexpr auto enum_names(Recompute) { return std::array{"none", "full", "auto"}
 /// Sizes of the mesh are given, or chosen by predicted time.
 enum class LayoutChoice { given, automatic };
 constexpr auto enum_names(LayoutChoice) { return std::array{"given", "auto"}; }
-/// A generation of kernels that predictions know (plan/kernel_generation.hpp).
-enum class PlannedKernels { flash, unfused, fused, fp8 };
-constexpr auto enum_names(PlannedKernels) { return std::array{"flash", "unfused", "fused", "fp8"}; }
+/// A generation of kernels that predictions know (plan/kernel_generation.hpp); "auto": the one of the cluster file.
+enum class PlannedKernels { automatic, flash, unfused, fused, fp8, host };
+constexpr auto enum_names(PlannedKernels) { return std::array{"auto", "flash", "unfused", "fused", "fp8", "host"}; }
 using base::AllReduce;
 /// The library whose fp32 GEMMs the host runs.
 enum class HostGemm { automatic, blas, onednn };
@@ -486,7 +486,7 @@ struct PrecisionOptions {
 /// [plan]: the machine for which steps are predicted.
 struct Planning {
   std::string cluster;  ///< file that describes the machine (cluster.hpp); "": steps are not predicted
-  PlannedKernels kernels = PlannedKernels::flash;
+  PlannedKernels kernels = PlannedKernels::automatic;
   /// Not a key: the keys of a layout that the input sets, which parallel.layout = "auto" keeps. Two inputs that differ
   /// in it alone are equal.
   struct Given {

@@ -3,6 +3,8 @@
 // Constants of a generation of kernels, which say what the software of a run does apart from GEMMs. They are the same
 // on every machine.
 
+#include <p3d/config/config.hpp>
+
 #include <cstdint>
 #include <string_view>
 
@@ -28,15 +30,23 @@ struct KernelGeneration {
   double overlap = 5.66;         ///< p of the norm (work^p + launches^p)^(1/p): how well launches hide behind the work
   double loss_bytes = 12;        ///< traffic of the loss for each logit, forward or backward
   bool divides_messages = true;  ///< a message between stages is divided over tp and gathered again
-  bool overlaps_gradients = false;    ///< gradients are reduced, and parameters gathered, beside passes of other layers
-  double shared_units = 0.05;         ///< the part by which passes are slower meanwhile
-  double gradient_bytes = 2;          ///< bytes of an accumulated gradient
-  double reduced_bytes = 2;           ///< bytes of a gradient on its way between replicas
-  double optimizer_bytes = 30;        ///< traffic of the update for each parameter
+  bool overlaps_gradients = false;  ///< gradients are reduced, and parameters gathered, beside passes of other layers
+  double shared_units = 0.05;       ///< the part by which passes are slower meanwhile
+  double gradient_bytes = 2;        ///< bytes of an accumulated gradient
+  double reduced_bytes = 2;         ///< bytes of a gradient on its way between replicas
+  double optimizer_bytes = 30;      ///< traffic of the update for each parameter
+  /// p3d itself on hosts: gradients travel, and are added up, in the types of the input, and memory is that of a host.
+  bool host = false;
   std::int64_t vocab_multiple = 128;  ///< a rank's part of the vocabulary is padded to it; 1: what is left over is cut
 };
 
-/// The generation of that name; empty: flash. Throws base::Error (bad_input) with `where` for another name.
-KernelGeneration const& kernels_of(std::string_view name, std::string_view where);
+/// The generation of that name; empty or "auto": `usual`, that of the cluster file. Throws base::Error (bad_input) with
+/// `where` for another name.
+KernelGeneration const& kernels_of(std::string_view name, std::string_view where,
+                                   config::PlannedKernels usual = config::PlannedKernels::flash);
+
+/// The generation with the bytes of gradients and of the update that an input has. Published runs are in 16 bits, for
+/// which the generations have bytes of their own; inputs in fp32 and fp64, and all of p3d's, have those of their types.
+KernelGeneration with_types(KernelGeneration kernels, config::Config const& config);
 
 }  // namespace p3d::plan

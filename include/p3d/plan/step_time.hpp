@@ -90,8 +90,8 @@ StepTime predict_step(config::Config const& config, config::Cluster const& clust
 /// Operations of a rank in a step, in the mean, with those of remade activations.
 double operations_of_rank(config::Config const& config);
 
-/// Memory of the rank that has most, in bytes: what `p3d --check` predicts on a GPU.
-double predicted_bytes(config::Config const& config);
+/// Memory of the rank that has most, in bytes: what `p3d --check` predicts on a GPU, or on a host with one thread.
+double predicted_bytes(config::Config const& config, KernelGeneration const& kernels);
 
 /// In words, by how much the step gets shorter per 1 % of each constant of the cluster: what to buy. The five constants
 /// that matter most.

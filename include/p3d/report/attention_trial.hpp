@@ -5,6 +5,7 @@
 #include <p3d/comm/communicator.hpp>
 #include <p3d/config/config.hpp>
 
+#include <functional>
 #include <string>
 
 namespace p3d::report {
@@ -24,6 +25,11 @@ inline constexpr double attention_tolerance = 0.02;
 /// Makes the trial, in scratch memory of some ten times the size of a sample's queries.
 template <class P>
 AttentionTrial try_attention(config::Config const& config);
+
+/// Attention of one sample of the model's shape, forward and backward, in the way that is in force: each call of the
+/// returned function computes both and waits for them. It owns the memory that they need.
+template <class P>
+std::function<void()> attention_work(config::Config const& config);
 
 /// Sets kernels::use_fused_attention by linalg.attention. For "auto" and "fused" a trial decides, which must go well on
 /// all ranks. For "auto" without run.deterministic the library must be quicker too, by rank 0's clock. Returns a line

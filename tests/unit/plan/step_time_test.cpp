@@ -208,7 +208,7 @@ std::vector<Tried> by_trying(config::Config const& base, config::Cluster const& 
     if (!parsed.config) return;
     double bytes = 0;
     try {
-      bytes = plan::predicted_bytes(*parsed.config);
+      bytes = plan::predicted_bytes(*parsed.config, plan::kernels_of("", ""));
     } catch (base::Error const&) {
       return;
     }
