@@ -14,11 +14,12 @@ import statistics
 import subprocess
 
 COMMON = {"run.eval_every": 0, "run.eval_batches": 0, "run.ceiling": "false", "checkpoint.every": 0,
-          "data.format": "synthetic", "run.log_every": 0}
+          "data.format": "synthetic"}
 MODELS = {
     "gpt": {"model.layers": 8, "model.hidden": 512, "model.heads": 8, "model.vocab_size": 8192, "model.seq_len": 256,
             "batch.global": 8},
-    "llama": {"model.preset": "llama3.2-1b", "model.layers": 4, "model.hidden": 512, "model.heads": 8,
+    "llama": {"model.norm": "rmsnorm", "model.activation": "swiglu", "model.position": "rope", "model.bias": "false",
+              "model.layers": 4, "model.hidden": 512, "model.heads": 8,
               "model.kv_heads": 4, "model.head_dim": 64, "model.ffn": 1536, "model.vocab_size": 4096,
               "model.seq_len": 512, "batch.global": 8},
 }
@@ -80,8 +81,8 @@ def main():
                          **keys})
             groups.setdefault(group, []).append((predicted, measured, layout))
             off = 100 * (predicted / measured - 1)
-            print(f"{group:<18} predicted {predicted:.4f} measured {measured:.4f} {off:+6.1f} %  {' '.join(words(layout))}",
-                  flush=True)
+            print(f"{group:<18} predicted {predicted:.4f} measured {measured:.4f} {off:+6.1f} %",
+                  " ".join(words(layout)), flush=True)
     header = list(dict.fromkeys(key for row in rows for key in row))
     with open(options.folder / "own_runs.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, header, restval="", lineterminator="\n")
@@ -94,8 +95,8 @@ def main():
         order = sorted(found, key=lambda row: row[0])
         place = [m for _, m, _ in order].index(best) + 1
         first, three = order[0][1], min(m for _, m, _ in order[:3])
-        print(f"{group:<18} {len(found):>4} {statistics.mean(off):>6.1f} {statistics.median(off):>6.1f} {max(off):>6.1f}"
-              f"  {place:>5}  {100 * (first / best - 1):.1f} %, {100 * (three / best - 1):.1f} %")
+        print(f"{group:<18} {len(found):>4} {statistics.mean(off):>6.1f} {statistics.median(off):>6.1f}"
+              f" {max(off):>6.1f}  {place:>5}  {100 * (first / best - 1):.1f} %, {100 * (three / best - 1):.1f} %")
 
 
 main()

@@ -182,17 +182,18 @@ template <class S>
 void draw(device::Owned1<S> const& x) {
   constexpr std::int64_t each = std::int64_t{1} << 20;
   using T = kernels::Acc<S>;
+  ExecSpace const exec;
   device::Owned2<T> const wide(label, 1, each);
-  kernels::fill_normal<T>({}, base::random_key(1, "machine_trial"), 1.0, 0, 0, each, 1, wide);
+  kernels::fill_normal<T>(exec, base::random_key(1, "machine_trial"), 1.0, 0, 0, each, 1, wide);
   auto const whole = static_cast<std::int64_t>(x.extent(0));
   for (std::int64_t begin = 0; begin < whole; begin += each) {
     auto const n = std::min(each, whole - begin);
     device::View1<T const> const from(wide.data(), n);
     device::View1<S> const to(x.data() + begin, n);
     if constexpr (std::is_same_v<S, T>)
-      Kokkos::deep_copy(ExecSpace(), to, from);
+      Kokkos::deep_copy(exec, to, from);
     else
-      kernels::convert<T, S>({}, from, to);
+      kernels::convert<T, S>(exec, from, to);
   }
 }
 
