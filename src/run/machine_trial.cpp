@@ -47,7 +47,7 @@ constexpr std::int64_t pool_bytes = std::int64_t{128} << 20;
 constexpr char const* where = "p3d plan calibrate";
 std::string const label = "p3d::run::machine_trial";
 
-/// Times work that ranks do together: as many on a node as it has cores. The others wait, since a rank that takes turns
+/// Times work that ranks do together: as many on a node as it has cores. The others wait, since a rank that shares its
 /// with another one would be timed in its turn, or out of it.
 class Timer {
 public:

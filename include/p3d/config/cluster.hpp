@@ -29,7 +29,7 @@ struct Device {
   double bandwidth_share = 0.85;  ///< the part of it that long kernels reach
   double permute_share = 0.19;    ///< the part that kernels reach which sort the rows of experts
   double half_rate = 1e6;         ///< bytes of the arrays whose kernels reach half of that; longer ones reach more
-  double sharers = 1;             ///< ranks that take turns on it: what they compute takes so many times as long
+  double sharers = 1;             ///< ranks that share it: what they compute takes so many times as long
   double launch = 8e-6;           ///< seconds from the launch of one kernel to that of the next, at least
 };
 

@@ -205,7 +205,7 @@ def planner(f):
     d = f.draw
     f.set(plan__cluster="cluster.toml")
     if d.chance(0.3):
-        f.set(plan__kernels=d.among("unfused", "fused", "flash", "fp8"))
+        f.set(plan__kernels=d.among("auto", "unfused", "fused", "flash", "fp8", "host"))
     if f.has("batch.global") and d.chance(0.8):
         f.set(parallel__layout="auto")
 
