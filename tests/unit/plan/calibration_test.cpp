@@ -43,8 +43,9 @@ config::Cluster known() {
 
 /// The samples that a machine with these constants gives.
 plan::MachineSamples measured(config::Cluster const& c) {
-  plan::MachineSamples s{
-      .name = c.name, .device = c.device.name, .sharers = c.device.sharers, .memory = c.device.memory};
+  plan::MachineSamples s;
+  s.name = c.name, s.device = c.device.name;
+  s.sharers = c.device.sharers, s.memory = c.device.memory;
   for (auto precision : {config::Precision::fp32, config::Precision::fp64}) {
     plan::GemmSamples gemms{.precision = precision, .even = {}, .unaligned = {}, .odd = {}};
     auto const timed = [&](double m, double n, double k, bool gradient) {
