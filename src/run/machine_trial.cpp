@@ -8,7 +8,6 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/median.hpp>
-#include <p3d/base/process.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/base/timer.hpp>
 #include <p3d/collectives/collectives.hpp>
@@ -30,10 +29,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <fstream>
-#include <numeric>
 
 namespace p3d::run {
 namespace {
@@ -274,13 +271,12 @@ void time_attention(config::Precision precision, comm::Communicator& world, Time
   out.attention_operations = 4 * tokens * tokens * static_cast<double>(c.model.hidden) / 2;
 }
 
-/// The standard deviation of a rank's time for half a second of work, about a step, over the time.
+/// The standard deviation of a rank's time for half a second of work, about a step, over the time. The work is
+/// GEMMs of side s.
 template <class P>
-double time_jitter(comm::Communicator& world, Timer const& timer) {
+double time_jitter(comm::Communicator& world, Timer const& timer, double s) {
   constexpr int times = 8;
-  auto const side = side_of<P>(timer);
-  auto const s = static_cast<double>(side);
-  GemmTimer<P> gemm(timer, side * side);
+  GemmTimer<P> gemm(timer, static_cast<std::int64_t>(s * s));
   auto const calls = std::clamp(std::ceil(0.5 / gemm.seconds({s, s, s})), 1.0, 1e4);
   double sum = 0, squares = 0;
   for (int i = 0; i < times; ++i) {
@@ -437,7 +433,7 @@ plan::MachineSamples try_machine(MachineTrialOptions const& options, comm::Commu
       time_memory<P>(timer, out);
       say("attention");
       time_attention<P>(precision, world, timer, out);
-      out.jitter = time_jitter<P>(world, timer);
+      out.jitter = time_jitter<P>(world, timer, out.gemms.front().even.front().m);
     });
   }
   say("links");

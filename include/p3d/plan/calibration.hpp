@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace p3d::plan {
@@ -75,7 +74,7 @@ struct FitError {
 
 struct Calibration {
   config::Cluster cluster;
-  std::vector<std::pair<std::string, std::string>> notes;  ///< for config::cluster_toml
+  config::ClusterNotes notes;  ///< for config::cluster_toml
   std::vector<FitError> errors;
 };
 
