@@ -25,7 +25,7 @@ endif()
 # folder for one that every call has, and leaves it out.
 set(P3D_NVCC_HOST_ONLY --host-only)
 foreach(folder IN LISTS CUDAToolkit_INCLUDE_DIRS)
-  list(APPEND P3D_NVCC_HOST_ONLY "SHELL:-isystem \"${folder}\"")
+  list(APPEND P3D_NVCC_HOST_ONLY "-isystem${folder}")  # in one word, for a target and a source alike
 endforeach()
 
 # p3d_host_only(<target>): its sources have no Kokkos in them and are for the host's compiler: a compiler for devices

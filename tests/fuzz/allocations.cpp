@@ -72,30 +72,30 @@ namespace {
 
 #elif defined(__GLIBC__)
 
-// The program's own malloc: glibc's, counted.
+// The program's own malloc: glibc's, counted. Without noexcept nvcc takes them for other functions than glibc's.
 extern "C" {
 void* __libc_malloc(std::size_t);
 void* __libc_calloc(std::size_t, std::size_t);
 void* __libc_realloc(void*, std::size_t);
 void __libc_free(void*);
 
-void* malloc(std::size_t bytes) {
+void* malloc(std::size_t bytes) noexcept {
   void* const p = __libc_malloc(bytes);
   p3d::fuzz::taken(p, bytes);
   return p;
 }
-void* calloc(std::size_t n, std::size_t each) {
+void* calloc(std::size_t n, std::size_t each) noexcept {
   void* const p = __libc_calloc(n, each);
   p3d::fuzz::taken(p, n * each);
   return p;
 }
-void* realloc(void* old, std::size_t bytes) {
+void* realloc(void* old, std::size_t bytes) noexcept {
   p3d::fuzz::given_back(old);
   void* const p = __libc_realloc(old, bytes);
   p3d::fuzz::taken(p, bytes);
   return p;
 }
-void free(void* p) {
+void free(void* p) noexcept {
   p3d::fuzz::given_back(p);
   __libc_free(p);
 }
