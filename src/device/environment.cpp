@@ -5,6 +5,7 @@
 #include <p3d/base/error.hpp>
 #include <p3d/device/compat.hpp>
 #include <p3d/device/guard.hpp>
+#include <p3d/device/view_layout.hpp>
 
 #include <Kokkos_Core.hpp>
 
@@ -75,6 +76,13 @@ Environment::Environment(int& argc, char** argv, int threads, int local_rank, Vi
   setenv("KOKKOS_DISABLE_WARNINGS", "true", 0);
   Kokkos::initialize(count, args.data());
   guard_memory();
+  if (on_host()) return;
+  try {
+    require_one_view_layout(view_facts_of_host_and_device());
+  } catch (...) {
+    Kokkos::finalize();
+    throw;
+  }
 }
 
 Environment::~Environment() { Kokkos::finalize(); }

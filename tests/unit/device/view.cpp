@@ -4,6 +4,9 @@
 
 #include <p3d/device/guard.hpp>
 #include <p3d/device/view.hpp>
+#include <p3d/device/view_layout.hpp>
+
+#include <support/errors.hpp>
 
 #include <gtest/gtest.h>
 
@@ -27,6 +30,16 @@ TEST(View, RangesShareMemoryAndStride) {
   EXPECT_EQ(r.data(), m.data() + 6);
   EXPECT_EQ(device::flat(r).extent(0), 12u);
   EXPECT_EQ(device::flat(r).data(), r.data());
+}
+
+TEST(View, IsTheSameToKernelsAndToTheHost) {
+  auto facts = device::view_facts_of_host_and_device();
+  EXPECT_EQ(facts.host, facts.device);
+  EXPECT_EQ(facts.host[0], 11);
+  EXPECT_EQ(facts.host[4], 14);
+  device::require_one_view_layout(facts);
+  facts.device[3] = 0;
+  p3d::test::expect_error([&] { device::require_one_view_layout(facts); }, "-DKokkos_ENABLE_IMPL_VIEW_LEGACY=ON");
 }
 
 /// What a tool hears. Its callbacks are plain functions.
