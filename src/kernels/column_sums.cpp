@@ -89,6 +89,53 @@ void add_column_sums(ExecSpace const& exec, ColumnSources<S, G> const& sources) 
       });
 }
 
+/// The same on devices, by teams: a piece is `columns` columns, whose rows are cut into `groups` parts. The parts are
+/// added in order, so that the size of a team changes nothing.
+template <class S, class G>
+struct TeamSums {
+  static constexpr int columns = 32, groups = 8;
+  using Scratch = Kokkos::View<Long*, ExecSpace::scratch_memory_space, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+  ColumnSources<S, G> sources;
+
+  KOKKOS_INLINE_FUNCTION void operator()(DeviceTeam const& team) const {
+    auto const& s = sources.list[sources.of_piece(team.league_rank())];
+    std::int64_t const c0 = (team.league_rank() - s.first) * columns, size = (s.rows + groups - 1) / groups;
+    Scratch const parts(team.team_scratch(0), 2 * columns * groups);
+    for (int at = team.team_rank(); at < columns * groups; at += team.team_size()) {
+      int const group = at / columns;
+      std::int64_t const c = c0 + at % columns, begin = group * size,
+                         end = begin + size < s.rows ? begin + size : s.rows;
+      Long sum = 0, weight = 0;
+      if (c < s.cols) sum_rows(s, begin, end, c, 1, &sum, &weight);
+      parts(at) = sum;
+      parts(columns * groups + at) = weight;
+    }
+    team.team_barrier();
+    for (int i = team.team_rank(); i < columns; i += team.team_size()) {
+      std::int64_t const c = c0 + i;
+      if (c >= s.cols) continue;
+      Long sum = 0, weight = 0;
+      for (int group = 0; group < groups; ++group) {
+        sum += parts(group * columns + i);
+        weight += parts((groups + group) * columns + i);
+      }
+      if (s.weight) s.weight[c] = static_cast<G>(s.weight[c] + weight);
+      if (s.sum) s.sum[c] = static_cast<G>(s.sum[c] + sum);
+    }
+  }
+};
+
+template <class S, class G>
+void add_by_teams(ExecSpace const& exec, ColumnSources<S, G> const& sources) {
+  using Sums = TeamSums<S, G>;
+  using Policy = Kokkos::TeamPolicy<ExecSpace>;
+  constexpr int threads = Sums::columns * Sums::groups;
+  auto policy =
+      on_cores ? team_policy<Policy>(exec, sources.pieces) : Policy(exec, team_count(sources.pieces), threads);
+  policy.set_scratch_size(0, Kokkos::PerTeam(static_cast<int>(Sums::Scratch::shmem_size(2 * threads))));
+  launch_kernel("p3d::kernels::add_column_sums", policy, Sums{sources});
+}
+
 /// The blocks of `size` rows that a device cuts a matrix into, and the memory where each block leaves a sum for each
 /// column.
 struct RowCut {
@@ -209,9 +256,15 @@ template <class S, class G>
 void ColumnSums<S, G>::finish(ExecSpace const& exec) {
   if (count_ == 0) return;
   if constexpr (!on_host) cut_rows(exec);
+  constexpr std::int64_t width = on_host ? column_width : TeamSums<S, G>::columns;
   ColumnSources<S, G> all;
-  for (int i = 0; i < count_; ++i) all.add(sources_[i], (sources_[i].cols + column_width - 1) / column_width);
-  if (all.pieces > 0) add_column_sums<S, G>(exec, all);
+  for (int i = 0; i < count_; ++i) all.add(sources_[i], (sources_[i].cols + width - 1) / width);
+  if (all.pieces > 0) {
+    if constexpr (on_host)
+      add_column_sums<S, G>(exec, all);
+    else
+      add_by_teams<S, G>(exec, all);
+  }
   count_ = 0;
   if (used_ > 0) column_sums_wait = false;
   used_ = 0;

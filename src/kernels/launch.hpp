@@ -31,6 +31,9 @@ inline constexpr int element_width = on_host ? 128 : 4;  ///< elementwise on a m
 inline constexpr int column_width = on_host ? 32 : 1;    ///< sums down the columns
 inline constexpr int flat_width = on_host ? 1024 : 1;    ///< elementwise on a vector
 
+/// Threads that keep a GPU of today busy.
+inline constexpr std::int64_t device_threads = std::int64_t(1) << 17;
+
 using FlatRange = Kokkos::RangePolicy<ExecSpace, Kokkos::IndexType<std::int64_t>>;
 
 /// The quotient of numbers below 2^31 by one divisor, as a multiplication. GPUs have no instruction for divisions, and
@@ -156,14 +159,22 @@ Policy team_policy(ExecSpace const& exec, std::int64_t teams, int lanes = 1) {
   return team_threads > 0 ? Policy(exec, league, team_threads, lanes) : Policy(exec, league, Kokkos::AUTO, lanes);
 }
 
-/// Calls body(team, row) for every row.
+/// Calls body(team, row) for every row. `chunks`: pieces of a row that threads of a GPU's team take, by which the size
+/// of the team is chosen; 0 leaves it to Kokkos, which does not know how long rows are.
 template <class Body>
-void for_rows(std::string const& label, ExecSpace const& exec, std::int64_t rows, Body const& body) {
+void for_rows(std::string const& label, ExecSpace const& exec, std::int64_t rows, Body const& body,
+              [[maybe_unused]] std::int64_t chunks = 0) {
+  using Policy = Kokkos::TeamPolicy<ExecSpace>;
   if (rows == 0) return;
-  if constexpr (on_host)
+  if constexpr (on_host) {
     launch_kernel(label, FlatRange(exec, 0, rows), AloneBody<Body>{body});
-  else
-    launch_kernel(label, team_policy<Kokkos::TeamPolicy<ExecSpace>>(exec, rows), TeamBody<Body>{body});
+  } else if (on_cores || chunks == 0) {
+    launch_kernel(label, team_policy<Policy>(exec, rows), TeamBody<Body>{body});
+  } else {
+    int threads = 32;
+    while (threads < chunks && threads < 256) threads *= 2;
+    launch_kernel(label, Policy(exec, team_count(rows), threads), TeamBody<Body>{body});
+  }
 }
 
 // The bodies of the loops below capture by value and are copied. Behind references the compiler would load the same

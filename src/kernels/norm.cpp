@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layer norm and RMS norm, each with a form that is fused with the residual branches on both sides. A row belongs to
 // one core or one team. Forward first computes the row's residual sum, if it has one, then the statistics and the
-// result. Backward computes dx of a row and, from the same reads, the sums over rows that the gradients of weight, bias
-// and the next branch's bias need: on devices as partial sums of blocks of rows, on the host in a launch of their own.
+// result. Backward first sums over rows what the gradients of weight, bias and the next branch's bias need, then
+// computes dx row by row.
 #include <p3d/kernels/norm.hpp>
 
 #include "residual.hpp"
@@ -10,6 +10,12 @@
 namespace p3d::kernels {
 
 namespace {
+
+/// The pieces of a row of elements of type S that threads of a team take.
+template <class S>
+std::int64_t chunks_of(std::int64_t hidden) {
+  return (hidden + wide<S> - 1) / wide<S>;
+}
 
 /// The residual sum of a forward pass, which computes it row by row before it reads the row. With an empty branch there
 /// is nothing to compute.
@@ -38,7 +44,8 @@ void layernorm_rows(ExecSpace const& exec, MadeRows<S> const& rows, View2<S cons
   MadeRows<S> const made = rows;  // captured by value
   NormWeight<S> const at = weight;
   for_rows(
-      "p3d::kernels::layernorm_forward", exec, x.extent(0), KOKKOS_LAMBDA(RowTeam const& team, std::int64_t r) {
+      "p3d::kernels::layernorm_forward", exec, x.extent(0),
+      KOKKOS_LAMBDA(RowTeam const& team, std::int64_t r) {
         made.row(team, r);
         S const* const in = &x(r, 0);
         S* const out = &y(r, 0);
@@ -68,7 +75,8 @@ void layernorm_rows(ExecSpace const& exec, MadeRows<S> const& rows, View2<S cons
           mean(r) = m;
           rstd(r) = s;
         });
-      });
+      },
+      chunks_of<S>(hidden));
 }
 
 /// The forward pass of the RMS norm, one row to a team.
@@ -80,7 +88,8 @@ void rmsnorm_rows(ExecSpace const& exec, MadeRows<S> const& rows, View2<S const>
   MadeRows<S> const made = rows;  // captured by value
   NormWeight<S> const at = weight;
   for_rows(
-      "p3d::kernels::rmsnorm_forward", exec, x.extent(0), KOKKOS_LAMBDA(RowTeam const& team, std::int64_t r) {
+      "p3d::kernels::rmsnorm_forward", exec, x.extent(0),
+      KOKKOS_LAMBDA(RowTeam const& team, std::int64_t r) {
         made.row(team, r);
         S const* const in = &x(r, 0);
         S* const out = &y(r, 0);
@@ -92,7 +101,8 @@ void rmsnorm_rows(ExecSpace const& exec, MadeRows<S> const& rows, View2<S const>
         map_row(
             team, hidden, out, [=](S v, S by) { return v * s * (by + o); }, in, w);
         once(team, [&] { rrms(r) = s; });
-      });
+      },
+      chunks_of<S>(hidden));
 }
 
 }  // namespace
@@ -136,9 +146,9 @@ struct NormBackward {
 
   /// Computes row r of dx. With xhat = (x - mean) rstd and d = dy weight,
   ///   dx = rstd (d - avg(d) - xhat avg(d xhat)),
-  /// without avg(d) for the RMS norm, whose xhat has no mean. also(r, mean, rstd) is called before anything is stored.
-  template <class Team, class Also>
-  KOKKOS_INLINE_FUNCTION void row(Team const& team, std::int64_t r, Also const& also) const {
+  /// without avg(d) for the RMS norm, whose xhat has no mean.
+  template <class Team>
+  KOKKOS_INLINE_FUNCTION void row(Team const& team, std::int64_t r) const {
     auto const hidden = static_cast<std::int64_t>(x.extent(1));
     S const* const g = &dy(r, 0);
     S const* const in = &x(r, 0);
@@ -157,7 +167,6 @@ struct NormBackward {
       A const b = sum_row<A>(
                       team, hidden, [=](S d, S by, S v) { return d * (by + o) * ((v - m) * s); }, g, w, in) /
                   count;
-      also(r, m, s);
       auto const slope = [=](S d, S by, S v) { return s * (d * (by + o) - a - (v - m) * s * b); };
       if (adds)
         map_row(
@@ -168,7 +177,6 @@ struct NormBackward {
       A const b = sum_row<A>(
                       team, hidden, [=](S d, S by, S v) { return d * (by + o) * (v * s); }, g, w, in) /
                   count;
-      also(r, A(0), s);
       auto const slope = [=](S d, S by, S v) { return s * (d * (by + o) - v * s * b); };
       if (adds)
         map_row(
@@ -185,13 +193,13 @@ struct NormBackward {
   }
 };
 
-/// The backward pass row by row, without sums over rows (hosts).
+/// The backward pass row by row, without sums over rows.
 template <class S, class G>
 void norm_rows(std::string const& label, ExecSpace const& exec, NormBackward<S, G> const& pass) {
   NormBackward<S, G> const p = pass;  // captured by value
   for_rows(
-      label, exec, p.x.extent(0),
-      KOKKOS_LAMBDA(RowTeam const& team, std::int64_t r) { p.row(team, r, [](std::int64_t, Acc<S>, Acc<S>) {}); });
+      label, exec, p.x.extent(0), KOKKOS_LAMBDA(RowTeam const& team, std::int64_t r) { p.row(team, r); },
+      chunks_of<S>(p.x.extent(1)));
 }
 
 /// Memory for the partial sums of blocks of rows: of dy xhat, of dy, and of the branch after the norm.
@@ -199,54 +207,45 @@ struct NormParts {
   View2<double> weight, bias, after;
 };
 
-/// The backward pass by blocks of rows (devices). The team of a block takes its rows one after the other, and sums the
-/// numbers that it reads anyway.
+/// The sums over the rows of each block (devices). A thread has some columns of a block and keeps their sums in
+/// registers: a row in the pass itself has too few columns to keep the threads of a GPU busy, and its partial sums
+/// would go through memory row by row.
 template <class S, class G>
-void norm_blocks(std::string const& label, ExecSpace const& exec, NormBackward<S, G> const& pass, std::int64_t size,
-                 std::int64_t blocks, NormParts const& parts) {
+void norm_sums(std::string const& label, ExecSpace const& exec, NormBackward<S, G> const& pass, std::int64_t size,
+               std::int64_t blocks, NormParts const& parts) {
   NormBackward<S, G> const p = pass;  // captured by value
   NormParts const put_in = parts;
-  for_rows(
-      label, exec, blocks, KOKKOS_LAMBDA(RowTeam const& team, std::int64_t block) {
-        auto const rows = static_cast<std::int64_t>(p.x.extent(0)), hidden = static_cast<std::int64_t>(p.x.extent(1));
+  for_chunks<wide<S>>(
+      label, exec, blocks, p.x.extent(1), KOKKOS_LAMBDA(std::int64_t block, std::int64_t c, int n) {
+        constexpr int W = wide<S>;
+        using A = Acc<S>;
+        auto const rows = static_cast<std::int64_t>(p.x.extent(0));
         std::int64_t const begin = block * size, end = begin + size < rows ? begin + size : rows;
-        double* const weight = &put_in.weight(block, 0);
-        double* const bias = put_in.bias.extent(0) != 0 ? &put_in.bias(block, 0) : nullptr;
-        double* const after = put_in.after.extent(0) != 0 ? &put_in.after(block, 0) : nullptr;
-        for (std::int64_t row = begin; row < end; ++row) {
-          bool const first = row == begin;
-          p.row(team, row, [&](std::int64_t r, Acc<S> m, Acc<S> s) {
-            S const* const g = &p.dy(r, 0);
-            S const* const in = &p.x(r, 0);
-            S const* const other = after ? &p.branches.after(r, 0) : nullptr;
-            constexpr int W = wide<S>;
-            each_chunk<W>(team, hidden, [=](std::int64_t c, int n) {
-              auto const add = [=](double* sums, auto const& more) {
-                // The first row of a block overwrites the partial sums, so that the workspace need not be cleared:
-                // reading 0 elements gives zeros.
-                auto const old = read<W>(sums + c, first ? 0 : n);
-                auto to = write<W>(sums + c, n);
-                for (int i = 0; i < lanes<W>(n); ++i) put(to[i], old[i] + more(i));
-                to.store();
-              };
-              auto const d = read<W>(g + c, n), x = read<W>(in + c, n);
-              add(weight, [&](int i) { return d[i] * ((x[i] - m) * s); });
-              if (bias) add(bias, [&](int i) { return d[i]; });
-              if (other) {
-                auto const o = read<W>(other + c, n);
-                add(after, [&](int i) { return o[i]; });
-              }
-            });
-            wait_for_team(team);  // `other` may be the memory that is stored to next
-          });
-          wait_for_team(team);
+        bool const with_mean = p.mean.extent(0) != 0, with_bias = put_in.bias.extent(0) != 0,
+                   with_after = put_in.after.extent(0) != 0;
+        double weight[W] = {}, bias[W] = {}, after[W] = {};
+        for (std::int64_t r = begin; r < end; ++r) {
+          A const m = with_mean ? p.mean(r) : A(0), s = p.rstd(r);
+          auto const d = read<W>(&p.dy(r, c), n), x = read<W>(&p.x(r, c), n);
+          for (int i = 0; i < lanes<W>(n); ++i) weight[i] += d[i] * ((x[i] - m) * s);
+          if (with_bias)
+            for (int i = 0; i < lanes<W>(n); ++i) bias[i] += d[i];
+          if (with_after) {
+            auto const o = read<W>(&p.branches.after(r, c), n);
+            for (int i = 0; i < lanes<W>(n); ++i) after[i] += o[i];
+          }
+        }
+        for (int i = 0; i < lanes<W>(n); ++i) {
+          if (i >= n) break;
+          put_in.weight(block, c + i) = weight[i];
+          if (with_bias) put_in.bias(block, c + i) = bias[i];
+          if (with_after) put_in.after(block, c + i) = after[i];
         }
       });
 }
 
-// The backward pass of either norm with its sums over rows. On devices the sums fall out of the pass. On the host they
-// are a pass of their own: there may be far fewer threads than blocks that would fit a cache, or far more than blocks
-// that would fit the workspace.
+// The backward pass of either norm with its sums over rows, which come first: the branch after the norm may be the
+// memory that dx is stored to. On devices blocks of rows are summed, and finish() adds the blocks.
 template <class S, class G>
 void norm_backward(std::string const& label, ExecSpace const& exec, NormBackward<S, G> const& p, View1<G> dweight,
                    View1<G> dbias, ColumnSums<S, G>& sums) {
@@ -263,7 +262,8 @@ void norm_backward(std::string const& label, ExecSpace const& exec, NormBackward
     parts.weight = sums.add_parts(blocks, dweight);
     if (dbias.extent(0) != 0) parts.bias = sums.add_parts(blocks, dbias);
     if (branches.after_bias.extent(0) != 0) parts.after = sums.add_parts(blocks, branches.after_bias);
-    norm_blocks<S, G>(label, exec, p, size, blocks, parts);
+    norm_sums<S, G>(label + "_sums", exec, p, size, blocks, parts);
+    norm_rows<S, G>(label, exec, p);
   }
 }
 

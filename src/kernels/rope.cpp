@@ -3,6 +3,8 @@
 
 #include <p3d/base/error.hpp>
 
+#include <algorithm>
+
 #include "wide.hpp"
 
 namespace p3d::kernels {
@@ -22,10 +24,15 @@ void rope(ExecSpace const& exec, TokenRows const& rows, RopeShape const& shape, 
   auto const positions = rows.positions;
   bool const given = positions.extent(0) > 0;
   std::int64_t const places = given ? rows.rows() : rows.seq_len, samples = given ? 1 : rows.samples;
+  // A device has more threads than there are angles: the heads are cut into parts, each with the angles once more.
+  std::int64_t const wanted = on_host || places * half == 0 ? 1 : device_threads * wide<S> / (places * half) + 1;
+  std::int64_t const parts = std::max<std::int64_t>(1, std::min(heads, wanted));
   for_chunks<wide<S>>(
-      "p3d::kernels::rope", exec, places, half, KOKKOS_LAMBDA(std::int64_t place, std::int64_t pair, int n) {
+      "p3d::kernels::rope", exec, places * parts, half, KOKKOS_LAMBDA(std::int64_t row, std::int64_t pair, int n) {
         using A = Acc<S>;
         constexpr int W = wide<S>;
+        std::int64_t const part = parts == 1 ? 0 : row / places, place = row - part * places;
+        std::int64_t const first_head = part * heads / parts, last_head = (part + 1) * heads / parts;
         A cosine[W], sine[W];
         auto const frequency = read<W>(&frequencies(pair), n);
         std::int64_t const position = given ? positions(place) : place;
@@ -37,7 +44,7 @@ void rope(ExecSpace const& exec, TokenRows const& rows, RopeShape const& shape, 
           sine[i] = static_cast<A>(sign * std::sin(angle));
         }
         for (std::int64_t sample = 0; sample < samples; ++sample)
-          for (std::int64_t head = 0; head < heads; ++head) {
+          for (std::int64_t head = first_head; head < last_head; ++head) {
             A const by = head < queries ? more : A(1);
             S* const dimensions = &x(sample * places + place, head * head_dim);
             if (neighbours) {

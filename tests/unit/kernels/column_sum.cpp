@@ -27,7 +27,8 @@ TEST(ColumnSum, BlocksDependOnSizesAloneAndFit) {
 
 TEST(ColumnSum, AddsBlocksInOrder) {
   // Terms of very different size: another order, or other blocks, would give other bits.
-  constexpr std::int64_t rows = 333, cols = 37, size = 32;
+  // The 11 blocks of 32 rows are added in 8 groups of at most 2, and then the groups.
+  constexpr std::int64_t rows = 333, cols = 37, size = 32, group = 2 * size;
   auto v = random_values("v", rows * cols);
   for (std::size_t i = 0; i < v.size(); ++i) v[i] *= std::ldexp(1.0, static_cast<int>(i * 7 % 41));
   Vec expected = random_values("b", cols);
@@ -35,10 +36,14 @@ TEST(ColumnSum, AddsBlocksInOrder) {
   double differs = 0;
   for (std::int64_t c = 0; c < cols; ++c) {
     double sum = 0, plain = 0;
-    for (std::int64_t begin = 0; begin < rows; begin += size) {
-      double part = 0;
-      for (std::int64_t r = begin; r < std::min(rows, begin + size); ++r) part += v[r * cols + c];
-      sum += part;
+    for (std::int64_t first = 0; first < rows; first += group) {
+      double both = 0;
+      for (std::int64_t begin = first; begin < std::min(rows, first + group); begin += size) {
+        double part = 0;
+        for (std::int64_t r = begin; r < std::min(rows, begin + size); ++r) part += v[r * cols + c];
+        both += part;
+      }
+      sum += both;
     }
     for (std::int64_t r = 0; r < rows; ++r) plain += v[r * cols + c];
     differs += plain != sum;
