@@ -5,6 +5,7 @@
 #include <p3d/device/environment.hpp>
 #include <p3d/engine/executor.hpp>
 #include <p3d/kernels/common.hpp>
+#include <p3d/kernels/fused_attention.hpp>
 
 #include <utility>
 
@@ -17,6 +18,7 @@ plan::Platform platform() {
           .device_form = kernels::have_device_form(),
           .host_reaches_views = device::host_reaches_views,
           .nccl = comm::has_nccl(),
+          .fused_attention = !kernels::fused_attention_name().empty(),
           .threads = Kokkos::is_initialized() ? device::host_threads() : 1};
 }
 

@@ -5,6 +5,7 @@
 // devices. Example: a call in fp32 on a device takes the form for devices.
 
 #include <p3d/device/environment.hpp>
+#include <p3d/kernels/fused_attention.hpp>
 
 #include <optional>
 
@@ -55,6 +56,12 @@ void attention_delta(ExecSpace const& exec, AttentionShape const& shape, HeadRow
 
 namespace {
 
+/// The memory that calls of a vendor's library work in where it is larger than their own.
+device::Owned1<std::byte>& fused_workspace() {
+  static device::Owned1<std::byte> memory;
+  return memory;
+}
+
 /// The call as a vendor's library takes it; empty where the call may not go there.
 template <class S, class D>
 std::optional<FusedCall> fused_call(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
@@ -69,6 +76,9 @@ std::optional<FusedCall> fused_call(ExecSpace const& exec, AttentionShape const&
       return std::nullopt;
     static bool const hooked = (Kokkos::push_finalize_hook([] { set_fused_attention(nullptr); }), true);
     static_cast<void>(hooked);  // the library's memory must go before Kokkos ends
+    auto const& wide = fused_workspace();
+    if (auto const bytes = static_cast<std::int64_t>(wide.extent(0)); bytes > scratch.bytes)
+      scratch = {wide.data(), bytes};
     auto const rows = [](HeadRows<S const> r) { return FusedCall::Rows{const_cast<S*>(r.data), r.stride}; };
     FusedCall call;
     call.stream = device::native_stream(exec);
@@ -84,6 +94,15 @@ std::optional<FusedCall> fused_call(ExecSpace const& exec, AttentionShape const&
 }
 
 }  // namespace
+
+void reserve_fused_workspace(std::int64_t bytes) {
+  static bool const hooked = (Kokkos::push_finalize_hook([] { fused_workspace() = {}; }), true);
+  static_cast<void>(hooked);
+  fused_workspace() = {};
+  if (bytes > 0)
+    fused_workspace() = device::Owned1<std::byte>(
+        Kokkos::view_alloc(Kokkos::WithoutInitializing, "p3d::kernels::fused_workspace"), bytes);
+}
 
 template <class S, class O>
 void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,

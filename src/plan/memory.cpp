@@ -9,6 +9,7 @@
 #include <p3d/base/memory_sizes.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/config/optimizer_state.hpp>
+#include <p3d/layout/block_sizes.hpp>
 
 #include <fmt/format.h>
 
@@ -22,6 +23,16 @@ std::int64_t arrays_of_state(config::Config const& config) {
   return std::ssize(config::state_of(config.optimizer).arrays);
 }
 }  // namespace
+
+std::int64_t fused_attention_bytes(config::Config const& c) {
+  bool const serves = config::is_16bit(c.run.precision) && c.linalg.attention != config::AttentionKernel::gemms &&
+                      c.model.dropout <= 0 && !c.data.pack;
+  if (!serves) return 0;
+  auto const a = layout::block_sizes(c).attention;
+  if (a.ring > 1) return 0;
+  return base::fused_attention_bytes(a.samples, a.place_tokens, a.place_heads, a.place_kv_heads, a.head_dim,
+                                     c.run.deterministic);
+}
 
 TypeBytes type_bytes(config::Config const& config) {
   auto const precision = config.run.precision;

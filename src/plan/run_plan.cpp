@@ -107,6 +107,7 @@ MemoryPrediction predict_memory(config::Config const& c, RunPlan const& plan, in
     m.panels = platform.threads * (base::panel_floats * static_cast<std::int64_t>(sizeof(float)) +
                                    base::attention_panel_bytes(c.model.seq_len, c.model.head_dim()));
   if (platform.gpu) m.libraries = gpu_library_bytes(nccl_communicators(c, plan, platform), c.run.deterministic);
+  if (platform.gpu && platform.fused_attention) m.libraries += fused_attention_bytes(c);
   return m;
 }
 

@@ -13,6 +13,7 @@
 #include <p3d/kernels/fused_attention.hpp>
 #include <p3d/layout/block_sizes.hpp>
 #include <p3d/layout/context.hpp>
+#include <p3d/plan/memory.hpp>
 
 #include <fmt/format.h>
 
@@ -176,6 +177,7 @@ std::string choose_attention(config::Config const& c, comm::Communicator& world)
   if (auto const why = never(c); !why.empty()) return by_gemms(name, why);
 
   kernels::use_fused_attention(true, c.run.deterministic);
+  kernels::reserve_fused_workspace(plan::fused_attention_bytes(c));
   auto const trial = comm::agree(world, "try attention both ways", [&] { return try_attention<P>(c); });
   bool const same = trial.taken && trial.apart < attention_tolerance;  // false for NaN
   // All ranks must agree: a rank that refuses, or gets other numbers, makes all ranks use GEMMs. Times are rank 0's, so
@@ -189,6 +191,7 @@ std::string choose_attention(config::Config const& c, comm::Communicator& world)
     return fmt::format("Attention (linalg.attention): {}; in a trial {:.2f} of the time of GEMMs of blocks", name,
                        times[0] / times[1]);
   kernels::use_fused_attention(false);
+  kernels::reserve_fused_workspace(0);
   if (refusals[0] > 0.0)
     return by_gemms(name, trial.refusal.empty() ? "another rank's library refused it" : trial.refusal);
   if (refusals[1] > 0.0)

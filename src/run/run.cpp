@@ -159,10 +159,12 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   base::log_root(described.substr(0, described.size() - 1));  // the table of memory is printed before anything is taken
   auto const& memory = plan.memory_of(plan.grid.coordinates(world.rank()).pp);
   // The copy of a checkpoint is in host memory, so it counts on host backends alone. The GPU's context exists before
-  // the model is made: it is in memory_before, so it is not part of the prediction that later use is compared with.
+  // the model is made, and so does the memory of a vendor's attention: both are in memory_before, and no part of the
+  // prediction that later use is compared with.
   auto const needed = memory.total() + (device::on_host() ? memory.checkpoint_copy : 0);
   engine::require_room(needed, world);
-  auto const predicted = needed - (device::on_host() ? 0 : plan::gpu_context_bytes);
+  auto const attention_bytes = engine::platform().fused_attention ? plan::fused_attention_bytes(c) : 0;
+  auto const predicted = needed - (device::on_host() ? 0 : plan::gpu_context_bytes + attention_bytes);
   auto const tokenizer = comm::agree(world, "open the tokenizer", [&] { return open_tokenizer(c, root); });
   comm::agree_on_root(world, [&] {
     if (auto const note = text::require_tokenizer(c, *tokenizer.tokenizer); !note.empty()) base::log_root(note);

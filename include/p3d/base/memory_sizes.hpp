@@ -79,4 +79,19 @@ struct AttentionScores {
   }
 };
 
+/// The memory in which a vendor's attention (kernels/fused_attention.hpp) works, beside the scratch memory of GEMMs.
+/// cuDNN's backward pass takes at most 8 bytes for each element of a head's queries, and with `deterministic` 2 bytes
+/// for each pair of a query and a key (measured by tests/platforms/cudnn.sh). The memory is for 512 MiB of such heads,
+/// or for one head of keys with its queries where that is more; the call is cut into pieces that fit. 0 where one head
+/// of keys takes more than 2 GiB: such calls are not for the library.
+constexpr std::int64_t fused_attention_bytes(std::int64_t samples, std::int64_t tokens, std::int64_t heads,
+                                             std::int64_t kv_heads, std::int64_t head_dim, bool deterministic) {
+  constexpr std::int64_t mib = std::int64_t{1} << 20;
+  if (heads == 0 || kv_heads == 0 || tokens == 0) return 0;
+  std::int64_t const head = tokens * ((deterministic ? 2 * tokens : 0) + 8 * head_dim + 16);
+  std::int64_t const one = heads / kv_heads * head + mib;
+  if (one > 2048 * mib) return 0;
+  return one * std::clamp<std::int64_t>(512 * mib / one, 1, samples * kv_heads);
+}
+
 }  // namespace p3d::base

@@ -15,6 +15,9 @@ std::string fused_attention_name();
 /// there. With `deterministic` the backward pass gives the same bits every time, which costs the library time and
 /// memory. Must not be called inside a parallel region.
 void use_fused_attention(bool use, bool deterministic = true);
+/// Takes so many bytes for the library to work in, for calls whose scratch memory is smaller; 0 gives them back. Kokkos
+/// must be running.
+void reserve_fused_workspace(std::int64_t bytes);
 /// Keeps all calls from the library as long as an object of this class lives.
 class WithoutFusedAttention {
 public:

@@ -94,18 +94,23 @@ struct MemoryPrediction {
   bool operator==(MemoryPrediction const&) const = default;
 };
 
-/// Bytes that a process takes of a GPU before it allocates anything: the vendor's context, and the code of its
-/// libraries. An estimate, for which no GPU was at hand: users report 0.3 to 0.5 GiB of CUDA 12 and 13 on an H100.
-inline constexpr std::int64_t gpu_context_bytes = std::int64_t{512} << 20;
-/// gpu_context_bytes, two handles of the GEMM library (p3d's and Kokkos-Kernels'), each with a workspace of 32 MiB
-/// (cuBLAS' default on Hopper), and the buffers of `communicators` of NCCL (4 MiB, NCCL_BUFFSIZE, to and from two
-/// neighbours in each of 16 channels). These are estimates too; `p3d` grades the prediction at the end of a run.
+/// Bytes that a process takes of a GPU before it makes a model: the vendor's context, the code of p3d and of libraries,
+/// the GEMM library's handle. Measured: 595 MiB on an H200 (CUDA 13.0, driver 580).
+inline constexpr std::int64_t gpu_context_bytes = std::int64_t{595} << 20;
+/// gpu_context_bytes; 168 MiB that libraries and Kokkos take later (measured as above: another handle, workspaces of 32
+/// MiB, code that is loaded at its first call); and the buffers of `communicators` of NCCL (4 MiB, NCCL_BUFFSIZE, to
+/// and from two neighbours in each of 16 channels), an estimate. `p3d` grades the prediction at the end of a run.
 /// Where sums have a `fixed_order`, the memory in which each of these communicators adds is counted exactly.
 constexpr std::int64_t gpu_library_bytes(int communicators, bool fixed_order) {
   constexpr std::int64_t mib = std::int64_t{1} << 20;
-  return gpu_context_bytes + 2 * 32 * mib +
+  return gpu_context_bytes + 168 * mib +
          communicators * (16 * 4 * 4 * mib + (fixed_order ? base::fixed_order_workspace : 0));
 }
+
+/// Bytes that a vendor's attention works in, beside p3d's scratch memory (base::fused_attention_bytes); 0 where no call
+/// of the run would go to the library: by linalg.attention, in fp32 and fp64, with dropout, with data.pack, and in a
+/// ring of context parallelism.
+std::int64_t fused_attention_bytes(config::Config const& config);
 
 /// Bytes of the buffers through which offloaded state is reloaded and written back (engine/offloaded_state.hpp: three
 /// sets, so that reading, computing and writing overlap). `longest`: elements of the rank's longest stage.

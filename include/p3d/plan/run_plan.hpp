@@ -24,6 +24,7 @@ struct Platform {
   bool device_form = false;        ///< kernels have their form for devices, also where tests run it on a host
   bool host_reaches_views = true;  ///< host code may read and write what kernels do
   bool nccl = false;               ///< ranks with GPUs exchange through NCCL
+  bool fused_attention = false;    ///< there is a vendor's library for attention
   int threads = 1;                 ///< threads of the host that kernels run on
 };
 

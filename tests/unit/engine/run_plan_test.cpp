@@ -3,6 +3,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/config/parse.hpp>
+#include <p3d/base/memory_sizes.hpp>
 #include <p3d/engine/run_plan.hpp>
 #include <p3d/report/describe.hpp>
 #include <p3d/schedule/query.hpp>
@@ -74,6 +75,33 @@ TEST(RunPlan, CountsTheMemoryOfNccl) {
   EXPECT_EQ(libraries(one, nccl), libraries(two, mpi));
   EXPECT_EQ(libraries(any_order, nccl), libraries(two, mpi) + 256 * mib);
   EXPECT_EQ(libraries(two, nccl), libraries(two, mpi) + (256 + 16) * mib);
+}
+
+// A vendor's attention works in memory of its own, in runs of which calls go to it.
+TEST(RunPlan, CountsTheMemoryOfAttentionByALibrary) {
+  plan::Platform const without{.gpu = true, .device_form = true, .host_reaches_views = false}, with = [&] {
+    auto p = without;
+    p.fused_attention = true;
+    return p;
+  }();
+  auto const more = [&](std::vector<std::string> overrides, char const* dropout = "model.dropout=0") {
+    overrides.insert(overrides.end(), {"model.hidden=2048", "model.heads=32", "model.seq_len=2048", "batch.micro=1",
+                                       "run.steps=1", dropout});
+    auto const of = [&](plan::Platform const& p) {
+      return plan::make_run_plan(input(overrides), p).memory_of(0).libraries;
+    };
+    return of(with) - of(without);
+  };
+  // cuDNN 9.19 says 545 MiB for 64 heads of 64 in a fixed order and 65 MiB otherwise (tests/platforms/cudnn.sh).
+  std::int64_t const mib = std::int64_t{1} << 20, ordered = more({"run.precision=bf16"});
+  EXPECT_GE(ordered, 545 / 2 * mib);
+  EXPECT_LE(ordered, 512 * mib);
+  EXPECT_GE(more({"run.precision=bf16", "run.deterministic=false"}), 65 / 2 * mib);
+  EXPECT_EQ(more({"run.precision=fp32"}), 0);
+  EXPECT_EQ(more({"run.precision=bf16", "linalg.attention=gemms"}), 0);
+  EXPECT_EQ(more({"run.precision=bf16"}, "model.dropout=0.1"), 0);
+  EXPECT_EQ(base::fused_attention_bytes(1, 65536, 8, 1, 64, true), 0) << "one head of keys takes 64 GiB";
+  EXPECT_GT(base::fused_attention_bytes(1, 8192, 32, 4, 64, true), 8 * (2 * 8192LL * 8192));
 }
 
 TEST(RunPlan, ManyRanks) {
