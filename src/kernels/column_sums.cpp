@@ -89,8 +89,8 @@ void add_column_sums(ExecSpace const& exec, ColumnSources<S, G> const& sources) 
       });
 }
 
-/// The same on devices, by teams: a piece is `columns` columns, whose rows are cut into `groups` parts. The parts are
-/// added in order, so that the size of a team changes nothing.
+/// The last sums on devices, by teams: a piece is `columns` columns, whose rows are cut into `groups` parts. The parts
+/// are added in order, so that the size of a team changes nothing.
 template <class S, class G>
 struct TeamSums {
   static constexpr int columns = 32, groups = 8;

@@ -171,8 +171,8 @@ void for_rows(std::string const& label, ExecSpace const& exec, std::int64_t rows
   } else if (on_cores || chunks == 0) {
     launch_kernel(label, team_policy<Policy>(exec, rows), TeamBody<Body>{body});
   } else {
-    int threads = 32;
-    while (threads < chunks && threads < 256) threads *= 2;
+    int threads = 32;  // four pieces to a thread: their reads are in flight together, and more rows at a time
+    while (4 * threads < chunks && threads < 256) threads *= 2;
     launch_kernel(label, Policy(exec, team_count(rows), threads), TeamBody<Body>{body});
   }
 }

@@ -3,6 +3,7 @@
 #include <p3d/report/gemm_trial.hpp>
 
 #include <p3d/base/log.hpp>
+#include <p3d/device/environment.hpp>
 #include <p3d/device/precision.hpp>
 #include <p3d/device/view.hpp>
 #include <p3d/linalg/blas_threads.hpp>
@@ -22,7 +23,7 @@ namespace {
 using linalg::GemmChoice;
 using linalg::HostLibrary;
 
-constexpr double trial_flops = 1.25e9;  ///< the most of one GEMM of the trial
+constexpr double trial_flops = 1.25e9;  ///< the most of one GEMM of the trial on a host; a GPU takes whole ones
 constexpr int trial_rounds = 3;
 
 /// True where two libraries may compute the GEMMs of P.
@@ -70,7 +71,7 @@ GemmTrial try_gemms(config::Config const& c, comm::Communicator& world) {
   auto const before = linalg::gemm_choice();
   auto const libraries = gemm_libraries<P>();
   auto const products = model_products(c);
-  CeilingMeter<P> meter(model_products(c, trial_flops), world);
+  CeilingMeter<P> meter(model_products(c, device::on_host() ? trial_flops : 0.0), world);
   auto const times = best_times(meter, libraries, world);
   linalg::set_gemm_choice(before);
 
