@@ -49,7 +49,8 @@ struct Counting {
     before = hooks::get_callbacks();
     hooks::set_allocate_data_callback(
         [](Kokkos::Tools::SpaceHandle space, char const* label, void const* data, std::uint64_t bytes) {
-          ++seen.allocations[label];
+          // Kokkos asks for no bytes at all at each kernel of teams on a GPU.
+          if (bytes > 0) ++seen.allocations[label];
           if (before.allocate_data != nullptr) before.allocate_data(space, label, data, bytes);
         });
     hooks::set_begin_deep_copy_callback([](Kokkos::Tools::SpaceHandle to, char const* to_label, void const* to_data,
@@ -106,6 +107,7 @@ void check_fences() {
     if (label.starts_with("Kokkos::parallel_reduce") || label.starts_with("Kokkos::deep_copy") ||
         label.starts_with("Kokkos::Impl::ViewCopy"))
       continue;  // Kokkos' own, which it reports from 3.5 on: the other side of the tokens' copies
+    if (label.starts_with("Kokkos::Tools::")) continue;  // before this test's own hooks
     if (label == "p3d::linalg::gemm before" || label == "p3d::linalg::gemm after") continue;  // Kokkos-Kernels before 4
     found[label] = count;
   }
@@ -154,6 +156,8 @@ void check(Layout const& l, p3d::comm::Communicator& world) {
     int const rank = trainer.mesh().coordinate("pp"), first = rank == 0 ? 2 : 0, last = rank == l.pp - 1 ? 2 : 0;
     expected[micro * seq_len / 2 * hidden * sizeof(float)] = steps * microbatches * (4 * layers / l.pp + first + last);
   }
+  // The loss and the norm, where the host does not reach them.
+  if (!p3d::device::host_reaches_views) expected[2 * sizeof(double)] = steps;
   // (Where MPI cannot read and write Views, its messages are copied too.)
   if (p3d::device::host_reaches_views || l.ranks == 1) {
     EXPECT_EQ(seen.copies, expected) << "copies by size in bytes";

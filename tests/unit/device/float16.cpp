@@ -3,6 +3,7 @@
 // and single conversions whose results are known.
 
 #include <p3d/base/hash.hpp>
+#include <p3d/device/environment.hpp>
 #include <p3d/device/guard.hpp>
 #include <p3d/device/precision.hpp>
 #include <p3d/device/view.hpp>
@@ -107,6 +108,47 @@ std::vector<std::uint16_t> round_all(std::vector<std::uint32_t> const& bits) {
   return {host.data(), host.data() + host.size()};
 }
 
+/// The numbers of kernels on a GPU are those of the host, but which NaN a NaN becomes is the GPU's business. Elsewhere
+/// `found` is what kernels gave. Returns the host's.
+template <class T, class OnHost, class IsNan>
+std::vector<T> as_on_host(std::vector<T> const& found, OnHost const& on_host, IsNan const& nan) {
+  if (device::on_host()) return found;
+  std::vector<T> host;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    host.push_back(on_host(i));
+    if (nan(host.back())) {
+      EXPECT_TRUE(nan(found[i])) << i;
+    } else {
+      EXPECT_EQ(found[i], host.back()) << i;
+    }
+  }
+  return host;
+}
+template <class S>
+bool nan16(std::uint16_t bits) {
+  S x;
+  x.bits = bits;
+  return std::isnan(static_cast<float>(x));
+}
+bool nan32(std::uint32_t bits) { return std::isnan(p3d::base::float_of_bits(bits)); }
+
+template <class S>
+std::vector<std::uint32_t> widened() {
+  return as_on_host(
+      widen_all<S>(),
+      [](std::size_t i) {
+        S x;
+        x.bits = static_cast<std::uint16_t>(i);
+        return p3d::base::bits_of_float(x);
+      },
+      nan32);
+}
+template <class S>
+std::vector<std::uint16_t> rounded(std::vector<std::uint32_t> const& numbers) {
+  return as_on_host(
+      round_all<S>(numbers), [&](std::size_t i) { return S(p3d::base::float_of_bits(numbers[i])).bits; }, nan16<S>);
+}
+
 template <class T>
 void expect_equal(std::vector<T> const& found, Record const& expected, std::size_t every) {
   ASSERT_EQ(expected.samples.size(), (found.size() + every - 1) / every);
@@ -118,24 +160,24 @@ void expect_equal(std::vector<T> const& found, Record const& expected, std::size
 
 TEST(Float16, EveryPatternHasTheValueOfTheReference) {
   auto const reference = read_reference();
-  expect_equal(widen_all<bfloat16>(), reference.at("widened bfloat16"), 64);
-  expect_equal(widen_all<float16>(), reference.at("widened float16"), 64);
+  expect_equal(widened<bfloat16>(), reference.at("widened bfloat16"), 64);
+  expect_equal(widened<float16>(), reference.at("widened float16"), 64);
 }
 
 TEST(Float16, AMillionFloatsRoundAsInTheReference) {
   auto const reference = read_reference();
   auto const numbers = floats();
-  expect_equal(round_all<bfloat16>(numbers), reference.at("rounded bfloat16"), 1000);
-  expect_equal(round_all<float16>(numbers), reference.at("rounded float16"), 1000);
+  expect_equal(rounded<bfloat16>(numbers), reference.at("rounded bfloat16"), 1000);
+  expect_equal(rounded<float16>(numbers), reference.at("rounded float16"), 1000);
 }
 
 // Back and forth: each pattern is its own rounding, NaNs apart.
 template <class S>
 void check_round_trip() {
-  auto const widened = widen_all<S>();
-  auto const back = round_all<S>(widened);
+  auto const wide = widened<S>();
+  auto const back = rounded<S>(wide);
   for (std::size_t i = 0; i < back.size(); ++i) {
-    if (std::isnan(p3d::base::float_of_bits(widened[i])))
+    if (nan32(wide[i]))
       ASSERT_EQ(back[i], (i & 0x8000) | S(std::numeric_limits<float>::quiet_NaN()).bits) << i;
     else
       ASSERT_EQ(back[i], i);
