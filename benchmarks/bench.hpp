@@ -121,8 +121,10 @@ inline void print_stamp(comm::Communicator& world, std::string const& title) {
 
 /// STREAM's triad a = b + s c on arrays far larger than the caches; counts 3 numbers per element, as STREAM does.
 class Triad {
+  static constexpr bool host = Kokkos::SpaceAccessibility<device::HostSpace, device::MemSpace>::accessible;
+
 public:
-  static constexpr std::int64_t elements = 16 << 20;
+  static constexpr std::int64_t elements = host ? 16 << 20 : 256 << 20;
   Triad()
       : a_(device::large_array<float>("p3d::bench::a", elements)),
         b_(device::large_array<float>("p3d::bench::b", elements)),
@@ -146,7 +148,7 @@ public:
   static double bytes() { return 3.0 * sizeof(float) * elements; }
 
 private:
-  static constexpr int chunk = 4096;
+  static constexpr int chunk = host ? 4096 : 4;  // threads of a GPU take neighbouring numbers
   device::Owned1<float> a_, b_, c_;
 };
 

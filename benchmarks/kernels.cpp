@@ -8,9 +8,10 @@
 // of DRAM.
 //
 //   bench_kernels [tokens hidden ffn vocabulary heads] > kernels.csv     (default 1024 768 3072 50257 12: GPT-2 124M)
-//   bench_kernels --bf16 [...] > bf16.csv           (or --fp16: the kernels in float and in 16 bits, in turn, and
-//   ratios) bench_kernels --attention 1024 2048 4096 8192 > attention.csv       (head dimension 64, 4 heads; peak
-//   memory)
+//   bench_kernels --bf16 [...] > bf16.csv           (or --fp16: the kernels in float and in 16 bits, in turn; ratios)
+//   bench_kernels --roof-bf16 [...] > roof.csv      (the first table for storage in bf16, on a host or a GPU)
+//   bench_kernels --attention 1024 2048 4096 8192 > attention.csv       (head dimension 64, 4 heads; peak memory)
+//   bench_kernels --attention-bf16 16384 > both.csv (GPUs: by GEMMs and by the vendor's library, so many tokens a call)
 
 #include "bench.hpp"
 
@@ -20,12 +21,14 @@
 #include <p3d/kernels/cross_entropy.hpp>
 #include <p3d/kernels/elementwise.hpp>
 #include <p3d/kernels/embedding.hpp>
+#include <p3d/kernels/fused_attention.hpp>
 #include <p3d/kernels/norm.hpp>
 #include <p3d/kernels/rope.hpp>
 #include <p3d/kernels/update.hpp>
 #include <p3d/linalg/gemm.hpp>
 
 #include <array>
+#include <cmath>
 #include <memory>
 #include <type_traits>
 
@@ -106,34 +109,47 @@ void attend_backward(device::ExecSpace const& e, kernels::AttentionShape const& 
 /// FLOPs of one exponential as the kernels do it (numeric.hpp): seven steps of a polynomial and the scaling.
 constexpr double exponential = 20;
 
+/// Launches of a kernel in one sample of its time: on a GPU many, so that the wait for the last is no part of it.
+int launches() { return device::on_host() ? 1 : 20; }
+
 struct Row {
   std::string name;
-  double numbers;  ///< read or written, once each
+  double bytes;  ///< read or written, once each
   double flops;
   bench::Case timing;
+  double seconds() const { return timing.best() / launches(); }
 };
 
+/// Memory bandwidth by a triad, and the speed of a large GEMM of type S.
+template <class S = F>
 struct Ceilings {
+  std::int64_t n = device::on_host() ? 1024 : 8192;
   bench::Triad triad;
-  Owned2<F> a = matrix(1024, 1024), b = matrix(1024, 1024), c = matrix(1024, 1024);
+  Owned2<S> a = matrix<S>(n, n), b = matrix<S>(n, n), c = matrix<S>(n, n);
   bench::Case memory{[this] { triad(); }};
   bench::Case product{[this] {
-    linalg::gemm<F>(device::ExecSpace(), linalg::Op::none, linalg::Op::none, 1.0f, a, b, 0.0f, c);
+    linalg::gemm<S>(device::ExecSpace(), linalg::Op::none, linalg::Op::none, 1.0f, View2<S const>(a), View2<S const>(b),
+                    0.0f, View2<S>(c));
     Kokkos::fence();
   }};
   double bandwidth() const { return bench::Triad::bytes() / memory.best(); }
-  double speed() const { return 2.0 * 1024 * 1024 * 1024 / product.best(); }
+  double speed() const {
+    double const size = static_cast<double>(n);
+    return 2.0 * size * size * size / product.best();
+  }
 };
 
+template <class S>
 void report(std::vector<Row>& rows, int rounds) {
-  Ceilings roof;
+  Ceilings<S> roof;
   std::vector<bench::Case*> cases{&roof.memory, &roof.product};
   for (auto& r : rows) cases.push_back(&r.timing);
   bench::time_in_turn(cases, rounds);
-  fmt::print("# triad {:.2f} GB/s, product of 1024^3 {:.2f} GFLOP/s\n", roof.bandwidth() * 1e-9, roof.speed() * 1e-9);
+  fmt::print("# triad {:.2f} GB/s, product of {}^3 {:.2f} GFLOP/s\n", roof.bandwidth() * 1e-9, roof.n,
+             roof.speed() * 1e-9);
   fmt::print("kernel,milliseconds,GB/s,of_triad,GFLOP/s,of_product,roof,triad GB/s,product GFLOP/s\n");
   for (auto const& r : rows) {
-    double const t = r.timing.best(), bytes = r.numbers * sizeof(F);
+    double const t = r.seconds(), bytes = r.bytes;
     fmt::print("{},{:.4f},{:.2f},{:.3f},{:.2f},{:.3f},{:.3f},{:.2f},{:.2f}\n", r.name, t * 1e3, bytes / t * 1e-9,
                bytes / t / roof.bandwidth(), r.flops / t * 1e-9, r.flops / t / roof.speed(),
                std::max(bytes / roof.bandwidth(), r.flops / roof.speed()) / t, roof.bandwidth() * 1e-9,
@@ -151,12 +167,14 @@ std::vector<Row> all_kernels(Sizes const& sizes) {
   auto const [n, h, f, v, heads] = sizes;
   device::ExecSpace const e;
   std::vector<Row> rows;
+  /// `numbers` of type S that are read or written, once each.
   auto const add = [&](std::string const& name, double numbers, double flops, std::function<void()> work) {
-    rows.push_back({name, numbers, flops, {[work, e] {
-                      work();
+    rows.push_back({name, numbers * static_cast<double>(sizeof(S)), flops, {[work, e] {
+                      for (int i = 0; i < launches(); ++i) work();
                       device::fence(e, "p3d::bench::kernel");
                     }}});
   };
+  double const wide_numbers = static_cast<double>(sizeof(F)) / sizeof(S);  // a float in numbers of type S
   auto const N = static_cast<double>(n), H = static_cast<double>(h), FF = static_cast<double>(f),
              V = static_cast<double>(v);
   auto const x = matrix<S>(n, h), y = matrix<S>(n, h), d = matrix<S>(n, h);
@@ -215,13 +233,14 @@ std::vector<Row> all_kernels(Sizes const& sizes) {
   auto const stored = vector<S>(std::is_same_v<S, F> ? 0 : params);
   Kokkos::deep_copy(s, 0.5f);  // second moments are not negative
   kernels::AdamW const step{1e-3, 0.9, 0.95, 1e-8, 0.1, 0.1, 0.05, 1.0};
-  add("adamw", 8 * P, 16 * P, [=] { kernels::adamw<F, F, F, S>(e, step, p, g, m, s, stored); });
+  add("adamw", (7 + (std::is_same_v<S, F> ? 1 : 0.5)) * P * wide_numbers, 16 * P,
+      [=] { kernels::adamw<F, F, F, S>(e, step, p, g, m, s, stored); });
   device::Owned1<double> const squares("bench::squares", 1);
-  add("sum_squares", P, 2 * P, [=] {
+  add("sum_squares", P * wide_numbers, 2 * P, [=] {
     kernels::add_sum_squares<F>(e, g, {{0, params}}, squares);
     kernels::take_sums(e, squares);
   });
-  add("fill", P, 0, [=] { kernels::fill<F>(e, m, 0.0f); });
+  add("fill", P * wide_numbers, 0, [=] { kernels::fill<F>(e, m, 0.0f); });
   return rows;
 }
 
@@ -250,7 +269,7 @@ double peak_memory() {
 void attention(std::vector<std::int64_t> const& lengths) {
   constexpr std::int64_t heads = 4, dim = 64, h = heads * dim;
   device::ExecSpace const e;
-  Ceilings roof;
+  Ceilings<> roof;
   fmt::print("tokens,forward_ms,forward_of_product,backward_ms,backward_of_product,peak_MiB\n");
   for (auto n : lengths) {
     auto const qkv = matrix(n, 3 * h), dqkv = matrix(n, 3 * h), out = matrix(n, h), d = matrix(n, h);
@@ -271,6 +290,84 @@ void attention(std::vector<std::int64_t> const& lengths) {
     fmt::print("{},{:.3f},{:.3f},{:.3f},{:.3f},{:.1f}\n", n, forward.best() * 1e3,
                flops / forward.best() / roof.speed(), backward.best() * 1e3,
                2.5 * flops / backward.best() / roof.speed(), peak_memory());
+  }
+}
+
+/// Attention on a GPU, by GEMMs of blocks and by the vendor's library, at shapes of models of today. TFLOP/s count the
+/// causal half of the scores.
+void attention_both(std::int64_t tokens) {
+  using S = device::bfloat16;
+  struct Heads {
+    std::int64_t seq_len, heads, kv_heads, dim, window;
+  };
+  device::ExecSpace const e;
+  auto const name = kernels::fused_attention_name();
+  fmt::print("# vendor's library: {}\n", name.empty() ? "none" : name);
+  fmt::print(
+      "by,seq_len,heads,kv_heads,head_dim,window,samples,forward_ms,backward_ms,forward_TFLOPs,backward_TFLOPs,"
+      "calls_taken,scratch_MiB\n");
+  for (Heads const& x : {Heads{2048, 32, 32, 64, 0},
+                         {2048, 32, 4, 64, 0},
+                         {2048, 32, 32, 128, 0},
+                         {2048, 32, 8, 128, 0},
+                         {8192, 32, 32, 64, 0},
+                         {8192, 32, 4, 64, 0},
+                         {8192, 32, 8, 128, 0},
+                         {8192, 32, 8, 128, 1024}}) {
+    kernels::AttentionShape shape;
+    shape.samples = std::max<std::int64_t>(1, tokens / x.seq_len);
+    shape.seq_len = x.seq_len;
+    shape.queries = shape.keys = p3d::base::TokenSet::range(0, x.seq_len);
+    shape.heads = x.heads, shape.kv_heads = x.kv_heads, shape.head_dim = x.dim, shape.window = x.window;
+    shape.scale = 1.0 / std::sqrt(static_cast<double>(x.dim));
+    std::int64_t const n = shape.samples * x.seq_len, out_width = x.heads * x.dim,
+                       width = out_width + 2 * x.kv_heads * x.dim;
+    auto const qkv = matrix<S>(n, width), dqkv = matrix<S>(n, width), out = matrix<S>(n, out_width),
+               d = matrix<S>(n, out_width);
+    auto const lse = vector<F>(shape.statistics()), delta = vector<F>(shape.statistics());
+    auto const memory = scratch_memory<S>(shape);
+    auto const keys = out_width, values = keys + x.kv_heads * x.dim;
+    auto const all = kernels::Store::overwrite;
+    View2<S const> const in = qkv, y = out, dy = d;
+    View2<S> const gradients = dqkv;
+    bench::Case forward{[&] {
+      kernels::attention_forward<S>(e, shape, {}, scratch_in(memory), kernels::heads_of(in),
+                                    kernels::heads_of(in, keys), kernels::heads_of(in, values), all,
+                                    kernels::heads_of(View2<S>(out)), lse);
+      device::fence(e, "p3d::bench::attention");
+    }};
+    bench::Case backward{[&] {
+      kernels::attention_backward<S>(e, shape, {}, scratch_in(memory), kernels::heads_of(in),
+                                     kernels::heads_of(in, keys), kernels::heads_of(in, values), kernels::heads_of(dy),
+                                     lse, View1<F const>(delta), all, kernels::heads_of(gradients), all,
+                                     kernels::heads_of(gradients, keys), kernels::heads_of(gradients, values),
+                                     {kernels::heads_of(y), delta});
+      device::fence(e, "p3d::bench::attention");
+    }};
+    double const seen = x.window > 0 ? static_cast<double>(x.window) * static_cast<double>(x.seq_len - x.window) +
+                                           static_cast<double>(x.window) * static_cast<double>(x.window + 1) / 2
+                                     : static_cast<double>(x.seq_len) * static_cast<double>(x.seq_len + 1) / 2;
+    double const flops = 4.0 * seen * static_cast<double>(shape.samples * out_width);
+    enum class By { gemms, library, library_with_atomics };
+    for (auto by : {By::gemms, By::library, By::library_with_atomics}) {
+      if (by != By::gemms && name.empty()) continue;
+      kernels::use_fused_attention(by != By::gemms, by != By::library_with_atomics);
+      forward.seconds.clear(), backward.seconds.clear();
+      auto const before = kernels::fused_attention_calls();
+      forward.work(), backward.work();
+      auto const taken = kernels::fused_attention_calls() - before;
+      bench::time_in_turn({&forward, &backward}, 3);
+      fmt::print("{},{},{},{},{},{},{},{:.3f},{:.3f},{:.1f},{:.1f},{},{:.0f}\n",
+                 by == By::gemms     ? "gemms"
+                 : by == By::library ? "library"
+                                     : "library with atomics",
+                 x.seq_len, x.heads, x.kv_heads, x.dim, x.window, shape.samples, forward.best() * 1e3,
+                 backward.best() * 1e3, flops / forward.best() * 1e-12, 2.5 * flops / backward.best() * 1e-12, taken,
+                 static_cast<double>(memory.extent(0)) / 1048576.0);
+      std::fflush(stdout);
+      if (taken < 2 && by != By::gemms) fmt::print("# refused: {}\n", kernels::fused_attention_refusal());
+    }
+    kernels::use_fused_attention(false);
   }
 }
 
@@ -311,12 +408,17 @@ int main(int argc, char** argv) {
   } else if (mode == "--window") {
     given.resize(2);
     window(given[0] > 0 ? given[0] : 32768, given[1] > 0 ? given[1] : 1024);
+  } else if (mode == "--attention-bf16") {
+    attention_both(given.empty() ? 16384 : given[0]);
+  } else if (mode == "--roof-bf16") {
+    auto rows = all_kernels<device::bfloat16>(sizes);
+    report<device::bfloat16>(rows, 9);
   } else if (mode == "--bf16") {
     compare<device::bfloat16>(sizes);
   } else if (mode == "--fp16") {
     compare<device::float16>(sizes);
   } else {
     auto rows = all_kernels<F>(sizes);
-    report(rows, 9);
+    report<F>(rows, 9);
   }
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens per second of one full training step (forward, backward, AdamW) in PyTorch on the CPU: the peer of p3d.
+"""Tokens per second of one full training step (forward, backward, AdamW) in PyTorch, on the CPU or a GPU: p3d's peer.
 
     pytorch_step.py input.toml [--threads 4] [--precision fp32] [--compile] [--steps 10] [--warmup 3]
                     [--set model.layers=2]
@@ -14,6 +14,9 @@ One process with threads, or, under torchrun, DistributedDataParallel over gloo:
 microbatch's sequences, and only the last microbatch of a step sends gradients.
 
     torchrun --nproc_per_node 2 pytorch_step.py input.toml --threads 1
+
+On a GPU (--device cuda) in bf16: weights and moments in fp32, products and attention (FlashAttention) in bf16 by
+autocast, losses in fp32, as p3d's bf16.
 """
 
 import argparse
@@ -30,7 +33,9 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("input", help="p3d input file (TOML)")
     parser.add_argument("--threads", type=int, default=1, help="cores for PyTorch's operators")
-    parser.add_argument("--precision", choices=("fp32", "fp64"), help="default: run.precision of the input, else fp32")
+    parser.add_argument("--precision", choices=("fp32", "fp64", "bf16"),
+                        help="default: run.precision of the input, else fp32")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--compile", action="store_true", help="torch.compile (PyTorch 2 or later)")
     parser.add_argument("--steps", type=int, default=10, help="timed steps")
     parser.add_argument("--warmup", type=int, default=3, help="steps before the timing starts")
@@ -116,6 +121,8 @@ def make_norm(m):
 
 def attend(q, k, v, dropout):
     """Causal attention; PyTorch's fused kernel where there is one (2.0), else baddbmm and softmax, the eager idiom."""
+    if q.is_cuda:  # heads of keys are shared as they are
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout, enable_gqa=True)
     if hasattr(F, "scaled_dot_product_attention"):
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
     time_steps = q.shape[-2]
@@ -146,7 +153,7 @@ class Block(nn.Module):
             a, b = qk.chunk(2, dim=-1)
             qk = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
         q, k = qk[:, :heads], qk[:, heads:]
-        if kv_heads != heads:
+        if kv_heads != heads and not q.is_cuda:
             k, v = (t.repeat_interleave(heads // kv_heads, dim=1) for t in (k, v))
         attention = self.out(attend(q, k, v, m["dropout"]).transpose(1, 2).reshape(batch, steps, -1))
         x = x + F.dropout(attention, m["dropout"])
@@ -210,7 +217,7 @@ def main():
     if processes > 1:
         dist.init_process_group("gloo")
 
-    model = Model(m).to(torch.get_default_dtype())
+    model = Model(m).to(torch.get_default_dtype()).to(ARGS.device)
     count = sum(p.numel() for p in model.parameters())
     step_model = nn.parallel.DistributedDataParallel(model) if processes > 1 else model
     if ARGS.compile:
@@ -229,7 +236,11 @@ def main():
     except (RuntimeError, TypeError):
         adamw, form = torch.optim.AdamW(groups, **settings), "loop"
     clip = optimizer.get("grad_clip", 1.0)
-    tokens = torch.randint(m["vocab_size"], (microbatches, micro // processes, m["seq_len"] + 1))
+    tokens = torch.randint(m["vocab_size"], (microbatches, micro // processes, m["seq_len"] + 1)).to(ARGS.device)
+    cuda = ARGS.device == "cuda"
+
+    def rounded():
+        return torch.autocast(ARGS.device, torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
 
     def step():
         adamw.zero_grad(set_to_none=True)
@@ -237,13 +248,14 @@ def main():
         for i, part in enumerate(tokens):
             alone = processes > 1 and i + 1 < microbatches
             with step_model.no_sync() if alone else contextlib.nullcontext():
-                loss = step_model(part[:, :-1], part[:, 1:]) / microbatches
+                with rounded():
+                    loss = step_model(part[:, :-1], part[:, 1:]) / microbatches
                 loss.backward()
-            total += loss.item()
+            total += loss.detach()
         if clip > 0:
             torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
         adamw.step()
-        return total
+        return float(total)
 
     loss = math.nan
     seconds = []
@@ -252,6 +264,8 @@ def main():
             dist.barrier()
         start = time.perf_counter()
         loss = step()
+        if cuda:
+            torch.cuda.synchronize()
         if i >= ARGS.warmup:
             seconds.append(time.perf_counter() - start)
     median = statistics.median(seconds)
@@ -262,7 +276,8 @@ def main():
         if not first:
             return
     for key, value in (("torch", torch.__version__), ("blas", blas_in_use()), ("compiled", ARGS.compile),
-                       ("adamw", form), ("threads", torch.get_num_threads()),
+                       ("adamw", form), ("device", torch.cuda.get_device_name() if cuda else "cpu"),
+                       ("threads", torch.get_num_threads()),
                        ("processes", processes), ("precision", precision), ("parameters", count),
                        ("tokens_per_step", per_step), ("microbatches", microbatches), ("loss", f"{loss:.6f}"),
                        ("step_s_median", f"{median:.6f}"), ("step_s_min", f"{min(seconds):.6f}"),

@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""p3d on one GPU: steps of a Llama of 1.1 billion parameters in bf16, attention both ways, kernels against the ceilings
+of memory and GEMMs, and PyTorch beside them.
+
+    gpu.py --build build/release [--out benchmark-results/gpu] [--peak 989.4] [--torch python3] [--steps 8]
+           [--only steps|attention|kernels]...
+
+--build: a build of p3d for GPUs, with -DP3D_BUILD_BENCHMARKS=ON. --peak: TFLOP/s of the GPU in bf16 by its datasheet
+(989.4: H100 and H200). --torch: a Python that has PyTorch; without it there is no peer. Writes steps.csv, attention.csv
+and kernels.csv, and prints the steps.
+
+MFU: FLOPs of the model (plan/model_cost: GEMMs, and of attention the causal half) over the time of the median step and
+the peak. Nothing that is recomputed or masked counts.
+"""
+import argparse
+import csv
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+INPUT = """
+[run]
+name = "llama-1b"
+steps = {steps}
+log_every = 1
+eval_batches = 0
+precision = "bf16"
+[model]
+vocab_size = 32000
+hidden = 2048
+layers = 22
+heads = 32
+kv_heads = 4
+ffn = 5632
+seq_len = {seq_len}
+norm = "rmsnorm"
+position = "rope"
+activation = "swiglu"
+bias = false
+tied_embeddings = false
+[batch]
+micro = {micro}
+global = {sequences}
+[data]
+path = "{text}"
+[optimizer]
+lr = 1e-5
+[checkpoint]
+every = 0
+"""
+# Name, and what it sets. Sums of cuDNN's backward pass are in a fixed order where run.deterministic is true.
+FORMS = (("deterministic (default)", []), ("run.deterministic=false", ["run.deterministic=false"]),
+         ("linalg.attention=gemms", ["linalg.attention=gemms"]))
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, required=True)
+    parser.add_argument("--out", type=pathlib.Path, default=HERE.parent / "benchmark-results/gpu")
+    parser.add_argument("--peak", type=float, default=989.4)
+    parser.add_argument("--torch", default="")
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--only", action="append", choices=("steps", "attention", "kernels"))
+    return parser.parse_args()
+
+
+def output_of(command, folder):
+    done = subprocess.run([str(c) for c in command], cwd=folder, capture_output=True, text=True)
+    if done.returncode != 0:
+        print(f"{command[0]}: exit code {done.returncode}\n{(done.stdout + done.stderr)[-3000:]}", file=sys.stderr)
+        return None
+    return done.stdout
+
+
+def time_steps(args, folder):
+    rows = []
+    for seq_len, micro in ((2048, 4), (8192, 1)):
+        sequences = 4 * micro
+        text = folder / "text"
+        text.write_bytes((HERE.parent / "LICENSE").read_bytes() * (1 + 40 * seq_len // 11000))
+        path = folder / "llama-1b.toml"
+        path.write_text(INPUT.format(steps=args.steps, seq_len=seq_len, micro=micro, sequences=sequences, text=text))
+        tokens, flops = seq_len * sequences, None
+        for name, keys in FORMS:
+            run = name.split("=")[0].split(" ")[0].replace(".", "-") + f"-{seq_len}"
+            log = output_of([args.build / "p3d", path, f"run.name={run}", *keys], folder)
+            if log is None:
+                continue
+            (args.out / f"{run}.log").write_text(log)
+            summary = json.loads((folder / "runs" / run / "summary.json").read_text())
+            flops = summary["model_flops_per_step"]
+            with open(folder / "runs" / run / "metrics.csv", newline="") as file:
+                metrics = list(csv.DictReader(file))
+            seconds = statistics.median(float(r["step_ms"]) for r in metrics[1:]) / 1000
+            attention = next((line for line in log.splitlines() if line.startswith("Attention")), "")
+            rows.append(("p3d", name, seq_len, tokens, seconds, flops, metrics[-1]["loss"], attention))
+        if args.torch:
+            peer = [args.torch, HERE / "peers/pytorch_step.py", path, "--device", "cuda", "--precision", "bf16"]
+            log = output_of([*peer, "--compile", "--steps", args.steps, "--warmup", 3], folder)
+            if log is not None and flops is not None:
+                facts = dict(line.split(" ", 1) for line in log.splitlines() if " " in line)
+                rows.append((f"PyTorch {facts['torch']}", "compiled, SDPA, fused AdamW", seq_len, tokens,
+                             float(facts["step_s_median"]), flops, facts["loss"], facts["device"]))
+    with open(args.out / "steps.csv", "w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow("program form seq_len tokens_a_step step_s tokens_per_s TFLOPs MFU loss note".split())
+        print(f"{'':22} {'':28} {'tokens':>6} {'tokens/s':>9} {'TFLOP/s':>8} {'MFU':>6}")
+        for program, name, seq_len, tokens, seconds, flops, loss, note in rows:
+            speed = flops / seconds * 1e-12
+            figures = (f"{seconds:.4f}", f"{tokens / seconds:.0f}", f"{speed:.1f}", f"{speed / args.peak:.3f}")
+            writer.writerow([program, name, seq_len, tokens, *figures, loss, note])
+            print(f"{program:22} {name:28} {seq_len:6} {tokens / seconds:9.0f} {speed:8.1f} {speed / args.peak:6.3f}")
+    return len(rows) > 0
+
+
+def main():
+    args = arguments()
+    args.build, args.out = args.build.resolve(), args.out.resolve()
+    args.out.mkdir(parents=True, exist_ok=True)
+    wanted = args.only or ["steps", "attention", "kernels"]
+    good = True
+    kernels = args.build / "benchmarks/bench_kernels"
+    with tempfile.TemporaryDirectory() as folder:
+        for name, words in (("attention", ["--attention-bf16", 16384]),
+                            ("kernels", ["--roof-bf16", 8192, 2048, 5632, 32000, 32])):
+            if name in wanted:
+                table = output_of([kernels, *words], folder)
+                good = good and table is not None
+                if table is not None:
+                    (args.out / f"{name}.csv").write_text(table)
+        if "steps" in wanted:
+            good = time_steps(args, pathlib.Path(folder)) and good
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
