@@ -66,7 +66,7 @@ KERNELS = [
      "kernels"),
     ("norm.cpp", "sums.add(branches.after, branches.after_bias);", "", "kernels"),
     ("norm.cpp", "weight[i] += d[i] * ((x[i] - m) * s);", "weight[i] += d[i] * (x[i] * s);", "kernels_portable"),
-    ("column_sums.cpp", "begin = group * size, end", "begin = group, end", "kernels_portable"),
+    ("column_sums.cpp", "at % columns, begin = group * size,", "at % columns, begin = group,", "kernels_portable"),
     ("rope.cpp", "(part + 1) * heads / parts;", "part * heads / parts + 1;", "kernels_portable"),
     ("column_sums.cpp", "end < s.rows ? end : s.rows, c, 1, &sum", "s.rows, c, 1, &sum", "kernels_portable"),
     ("reductions.cpp", "return v - v == Acc<S>(0) ? 0.0 : 1.0;", "return v == v ? 0.0 : 1.0;", "kernels"),
