@@ -10,8 +10,9 @@ of memory and GEMMs, and PyTorch beside them.
 (989.4: H100 and H200). --torch: a Python that has PyTorch; without it there is no peer. Writes steps.csv, attention.csv
 and kernels.csv, and prints the steps.
 
-MFU: FLOPs of the model (plan/model_cost: GEMMs, and of attention the causal half) over the time of the median step and
-the peak. Nothing that is recomputed or masked counts.
+MFU: FLOPs of the model over the time of the median step and the peak. Attention counts all keys of a sample, masked
+ones too, as in PaLM (arXiv 2204.02311, appendix B); causal_MFU counts the keys that are seen. Nothing that is
+recomputed counts.
 """
 import argparse
 import csv
@@ -24,6 +25,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 
+HIDDEN, LAYERS = 2048, 22
 INPUT = """
 [run]
 name = "llama-1b"
@@ -33,8 +35,8 @@ eval_batches = 0
 precision = "bf16"
 [model]
 vocab_size = 32000
-hidden = 2048
-layers = 22
+hidden = {hidden}
+layers = {layers}
 heads = 32
 kv_heads = 4
 ffn = 5632
@@ -65,7 +67,7 @@ def arguments():
     parser.add_argument("--out", type=pathlib.Path, default=HERE.parent / "benchmark-results/gpu")
     parser.add_argument("--peak", type=float, default=989.4)
     parser.add_argument("--torch", default="")
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=8, help="of each run, 2 at least; the first is not counted")
     parser.add_argument("--only", action="append", choices=("steps", "attention", "kernels"))
     return parser.parse_args()
 
@@ -85,7 +87,8 @@ def time_steps(args, folder):
         text = folder / "text"
         text.write_bytes((HERE.parent / "LICENSE").read_bytes() * (1 + 40 * seq_len // 11000))
         path = folder / "llama-1b.toml"
-        path.write_text(INPUT.format(steps=args.steps, seq_len=seq_len, micro=micro, sequences=sequences, text=text))
+        path.write_text(INPUT.format(hidden=HIDDEN, layers=LAYERS, steps=args.steps, seq_len=seq_len, micro=micro,
+                                     sequences=sequences, text=text))
         tokens, flops = seq_len * sequences, None
         for name, keys in FORMS:
             run = name.split("=")[0].split(" ")[0].replace(".", "-") + f"-{seq_len}"
@@ -109,18 +112,24 @@ def time_steps(args, folder):
                              float(facts["step_s_median"]), flops, facts["loss"], facts["device"]))
     with open(args.out / "steps.csv", "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow("program form seq_len tokens_a_step step_s tokens_per_s TFLOPs MFU loss note".split())
-        print(f"{'':22} {'':28} {'tokens':>6} {'tokens/s':>9} {'TFLOP/s':>8} {'MFU':>6}")
+        head = "program form seq_len tokens_a_step step_s tokens_per_s TFLOPs MFU causal_MFU loss note"
+        writer.writerow(head.split())
+        print(f"{'':22} {'':28} {'tokens':>6} {'tokens/s':>9} {'TFLOP/s':>8} {'MFU':>6} {'causal':>6}")
         for program, name, seq_len, tokens, seconds, flops, loss, note in rows:
             speed = flops / seconds * 1e-12
-            figures = (f"{seconds:.4f}", f"{tokens / seconds:.0f}", f"{speed:.1f}", f"{speed / args.peak:.3f}")
+            masked = tokens * 6 * LAYERS * HIDDEN * (seq_len - 1)  # of 12 layers hidden seq_len FLOPs of a token
+            causal = (flops - masked) / seconds * 1e-12 / args.peak
+            figures = (f"{seconds:.4f}", f"{tokens / seconds:.0f}", f"{speed:.1f}", f"{speed / args.peak:.3f}",
+                       f"{causal:.3f}")
             writer.writerow([program, name, seq_len, tokens, *figures, loss, note])
-            print(f"{program:22} {name:28} {seq_len:6} {tokens / seconds:9.0f} {speed:8.1f} {speed / args.peak:6.3f}")
-    return len(rows) > 0
+            print(f"{program:22} {name:28} {seq_len:6} {tokens / seconds:9.0f} {speed:8.1f} {speed / args.peak:6.3f} "
+                  f"{causal:6.3f}")
+    return len(rows) == 2 * (len(FORMS) + bool(args.torch))
 
 
 def main():
     args = arguments()
+    args.steps = max(2, args.steps)
     args.build, args.out = args.build.resolve(), args.out.resolve()
     args.out.mkdir(parents=True, exist_ok=True)
     wanted = args.only or ["steps", "attention", "kernels"]

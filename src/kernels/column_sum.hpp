@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Sums over the rows of a matrix. The host walks chunks of columns down all rows. On devices a column to a thread would
-// leave most threads idle: there fixed blocks of rows are summed first, then the blocks in order. Neither way depends
-// on the number of threads or teams.
+// leave most threads idle: there fixed blocks of rows are summed first, then 8 groups of blocks, then the groups.
+// Neither way depends on the number of threads or teams.
 
 #include "launch.hpp"
 

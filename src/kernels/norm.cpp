@@ -207,9 +207,9 @@ struct NormParts {
   View2<double> weight, bias, after;
 };
 
-/// The sums over the rows of each block (devices). A thread has some columns of a block and keeps their sums in
-/// registers: a row in the pass itself has too few columns to keep the threads of a GPU busy, and its partial sums
-/// would go through memory row by row.
+/// The sums over the rows of each block (devices). One thread sums a few columns over all rows of a block, in
+/// registers. Sums inside the pass over rows would go through memory with every row. The price: dy and x are read
+/// twice.
 template <class S, class G>
 void norm_sums(std::string const& label, ExecSpace const& exec, NormBackward<S, G> const& pass, std::int64_t size,
                std::int64_t blocks, NormParts const& parts) {

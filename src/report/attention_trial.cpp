@@ -177,8 +177,10 @@ std::string choose_attention(config::Config const& c, comm::Communicator& world)
   if (auto const why = never(c); !why.empty()) return by_gemms(name, why);
 
   kernels::use_fused_attention(true, c.run.deterministic);
-  kernels::reserve_fused_workspace(plan::fused_attention_bytes(c));
-  auto const trial = comm::agree(world, "try attention both ways", [&] { return try_attention<P>(c); });
+  auto const trial = comm::agree(world, "try attention both ways", [&] {
+    kernels::reserve_fused_workspace(plan::fused_attention_bytes(c));
+    return try_attention<P>(c);
+  });
   bool const same = trial.taken && trial.apart < attention_tolerance;  // false for NaN
   // All ranks must agree: a rank that refuses, or gets other numbers, makes all ranks use GEMMs. Times are rank 0's, so
   // that every rank decides alike.

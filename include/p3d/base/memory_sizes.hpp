@@ -87,7 +87,7 @@ struct AttentionScores {
 constexpr std::int64_t fused_attention_bytes(std::int64_t samples, std::int64_t tokens, std::int64_t heads,
                                              std::int64_t kv_heads, std::int64_t head_dim, bool deterministic) {
   constexpr std::int64_t mib = std::int64_t{1} << 20;
-  if (heads == 0 || kv_heads == 0 || tokens == 0) return 0;
+  if (samples == 0 || heads == 0 || kv_heads == 0 || tokens == 0) return 0;
   std::int64_t const head = tokens * ((deterministic ? 2 * tokens : 0) + 8 * head_dim + 16);
   std::int64_t const one = heads / kv_heads * head + mib;
   if (one > 2048 * mib) return 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The question whether kernels see Kokkos' views as the host made them.
+// A check that the compilers of the host and of the device lay out Kokkos' views alike.
 
 #include <p3d/device/view.hpp>
 

@@ -27,7 +27,7 @@ public:
   void add_norm(View2<S const> dy, View2<S const> x, View1<Acc<S> const> mean, View1<Acc<S> const> rstd,
                 Given<View1<G>> weight, Given<View1<G>> bias);
   /// Returns memory for partial sums, [blocks, sum.extent(0)], one row for each block. The caller's kernel writes them
-  /// before finish(), which then computes sum[c] += their sum, block after block.
+  /// before finish(), which then computes sum[c] += their sum, in one order (column_sum.hpp).
   View2<double> add_parts(std::int64_t blocks, Given<View1<G>> sum);
   /// The number of rows of a block for add_parts. It is chosen so that six such sums fit the workspace, beside the
   /// partial sums that finish() makes itself.
