@@ -148,7 +148,7 @@ public:
   static double bytes() { return 3.0 * sizeof(float) * elements; }
 
 private:
-  static constexpr int chunk = host ? 4096 : 4;  // threads of a GPU take neighbouring numbers
+  static constexpr int chunk = host ? 4096 : 1;  // threads of a GPU take neighbouring numbers
   device::Owned1<float> a_, b_, c_;
 };
 

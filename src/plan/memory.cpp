@@ -10,6 +10,7 @@
 #include <p3d/base/text.hpp>
 #include <p3d/config/optimizer_state.hpp>
 #include <p3d/layout/block_sizes.hpp>
+#include <p3d/layout/context.hpp>
 
 #include <fmt/format.h>
 
@@ -24,12 +25,17 @@ std::int64_t arrays_of_state(config::Config const& config) {
 }
 }  // namespace
 
+std::string no_fused_attention(config::Config const& c) {
+  if (!config::is_16bit(c.run.precision)) return "it takes 16 bits alone";
+  if (c.model.dropout > 0) return "it draws no dropout as p3d does";
+  if (c.data.pack) return "it does not know of documents (data.pack)";
+  if (layout::context_division(c).ring() > 1) return "a ring of ranks adds up parts of attention";
+  return "";
+}
+
 std::int64_t fused_attention_bytes(config::Config const& c) {
-  bool const serves = config::is_16bit(c.run.precision) && c.linalg.attention != config::AttentionKernel::gemms &&
-                      c.model.dropout <= 0 && !c.data.pack;
-  if (!serves) return 0;
+  if (c.linalg.attention == config::AttentionKernel::gemms || !no_fused_attention(c).empty()) return 0;
   auto const a = layout::block_sizes(c).attention;
-  if (a.ring > 1) return 0;
   return base::fused_attention_bytes(a.samples, a.place_tokens, a.place_heads, a.place_kv_heads, a.head_dim,
                                      c.run.deterministic);
 }

@@ -149,16 +149,6 @@ AttentionTrial try_attention(config::Config const& c) {
 
 namespace {
 
-/// The reason why no call of the run would go to the library; "" if some calls will.
-std::string never(config::Config const& c) {
-  using config::Precision;
-  if (c.run.precision != Precision::bf16 && c.run.precision != Precision::fp16) return "it takes 16 bits alone";
-  if (c.model.dropout > 0) return "it draws no dropout as p3d does";
-  if (c.data.pack) return "it does not know of documents (data.pack)";
-  if (c.parallel.cp > layout::context_division(c).all_to_all) return "a ring of ranks adds up parts of attention";
-  return "";
-}
-
 /// The line for the log when attention is computed by GEMMs.
 std::string by_gemms(std::string const& name, std::string const& why) {
   return fmt::format("Attention (linalg.attention): GEMMs of blocks; not {}: {}", name, why);
@@ -174,7 +164,7 @@ std::string choose_attention(config::Config const& c, comm::Communicator& world)
   kernels::use_fused_attention(false);
   if (device::on_host() || name.empty()) return "";
   if (wanted == AttentionKernel::gemms) return by_gemms(name, "as linalg.attention says");
-  if (auto const why = never(c); !why.empty()) return by_gemms(name, why);
+  if (auto const why = plan::no_fused_attention(c); !why.empty()) return by_gemms(name, why);
 
   kernels::use_fused_attention(true, c.run.deterministic);
   auto const trial = comm::agree(world, "try attention both ways", [&] {

@@ -107,9 +107,10 @@ constexpr std::int64_t gpu_library_bytes(int communicators, bool fixed_order) {
          communicators * (16 * 4 * 4 * mib + (fixed_order ? base::fixed_order_workspace : 0));
 }
 
+/// The reason why no call of the run could go to a vendor's attention library; "" if some could.
+std::string no_fused_attention(config::Config const& config);
 /// Bytes that a vendor's attention works in, beside p3d's scratch memory (base::fused_attention_bytes); 0 where no call
-/// of the run would go to the library: by linalg.attention, in fp32 and fp64, with dropout, with data.pack, and in a
-/// ring of context parallelism.
+/// of the run would go to the library: for that reason, or by linalg.attention.
 std::int64_t fused_attention_bytes(config::Config const& config);
 
 /// Bytes of the buffers through which offloaded state is reloaded and written back (engine/offloaded_state.hpp: three
