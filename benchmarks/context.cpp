@@ -36,7 +36,7 @@ struct Sequence {
   View2<float> local, out, dout, dqkv;
 
   Sequence(layout::ContextDivision const& d, std::int64_t n, comm::Communicator* world) : division(d) {
-    heads = {n, n, 64, 0, 0.125};
+    heads = {.heads = n, .kv_heads = n, .head_dim = 64, .scale = 0.125};
     if (world) cp = parallel::ContextParallel(*world, d);
     rows = d.share_of_place(cp.rank()).size();
     layout::AttentionSizes const sizes(d, heads, 1);
@@ -44,8 +44,8 @@ struct Sequence {
       attention = Attention::take(source, sizes, heads);
       qkv = source.template take<float>(sizes.qkv_elements());
       lse = source.template take<float>(sizes.lse_elements());
-      out = source.template take<float>(rows, heads.query_columns());
-      dout = source.template take<float>(rows, heads.query_columns());
+      out = source.template take<float>(rows, heads.out_columns());
+      dout = source.template take<float>(rows, heads.out_columns());
       local = source.template take<float>(rows, heads.columns());
       dqkv = source.template take<float>(rows, heads.columns());
     };

@@ -46,7 +46,10 @@ void derive(Config& config, Sources& sources, int num_ranks) {
     if (sources.given(key)) config.plan.given.keys.push_back(key);
   auto& m = config.model;
   follow(sources, "model.kv_heads", {"model.heads"}, [&] { return m.kv_heads = m.heads, true; });
+  follow(sources, "model.mla.v_head_dim", {"model.mla.qk_nope_head_dim"},
+         [&] { return m.mla.v_head_dim = m.mla.qk_nope_head_dim, true; });
   follow(sources, "model.head_dim", {"model.hidden", "model.heads"}, [&] {
+    if (m.mla.on()) return m.head_size = m.mla.qk_nope_head_dim + m.mla.qk_rope_head_dim, true;
     if (m.hidden % m.heads != 0) return false;
     return m.head_size = m.hidden / m.heads, true;
   });

@@ -92,7 +92,8 @@ void add_model(std::vector<Key>& table) {
   s.integer("heads", &Model::heads, {1, limits::hidden}, "attention heads; a multiple of kv_heads and of parallel.tp");
   s.integer("kv_heads", &Model::kv_heads, {1, limits::hidden}, "heads of keys and values; a multiple of parallel.tp",
             "heads");
-  s.integer("head_dim", &Model::head_size, {1, limits::hidden}, "width of an attention head", "hidden / heads");
+  s.integer("head_dim", &Model::head_size, {1, limits::hidden}, "width of an attention head",
+            "hidden / heads; with model.mla qk_nope_head_dim + qk_rope_head_dim");
   s.integer("ffn", &Model::ffn, {1, limits::width}, "width of the feed-forward layer; a multiple of parallel.tp",
             "4 hidden (gelu); 8/3 hidden, rounded up to 16 (swiglu, geglu)");
   s.integer("seq_len", &Model::seq_len, {1, limits::width}, "tokens in a sequence");

@@ -31,6 +31,7 @@ struct Key {
 };
 
 /// Adds the keys of [model.moe].
+void add_mla(std::vector<Key>& table);
 void add_moe(std::vector<Key>& table);
 /// Adds the keys of [pipeline].
 void add_pipeline(std::vector<Key>& table);

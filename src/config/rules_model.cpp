@@ -42,6 +42,7 @@ void check_even_head(Check const& c) {
 /// width of a head.
 void check_heads(Check const& c) {
   auto const& m = c.config.model;
+  if (m.mla.on()) return;
   bool const even_head = c.sources.known("model.position") && m.position == Position::rope;
   auto const step = m.heads * (even_head ? 2 : 1);
   bool const own_width = c.sources.given("model.head_dim") || c.sources.from_preset("model.head_dim");
@@ -194,6 +195,7 @@ void check_rope_scaling(Check const& c) {
 }  // namespace
 
 void check_model(Check const& check) {
+  check_latent_attention(check);
   check_biases(check);
   check_heads(check);
   check_rope_fraction(check);

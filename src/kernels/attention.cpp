@@ -85,6 +85,7 @@ std::optional<FusedCall> fused_call(ExecSpace const& exec, AttentionShape const&
     call.type = std::is_same_v<S, bfloat16> ? FusedCall::Type::bfloat16 : FusedCall::Type::float16;
     call.samples = shape.samples, call.seq_len = tokens;
     call.heads = shape.heads, call.kv_heads = shape.kv_heads, call.head_dim = shape.head_dim;
+    call.value_dim = shape.values();
     call.window = shape.window, call.scale = shape.scale;
     call.q = rows(q), call.k = rows(k), call.v = rows(v);
     call.lse = const_cast<float*>(lse.data());

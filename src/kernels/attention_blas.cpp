@@ -32,19 +32,19 @@ constexpr int edge = 256;
 [[maybe_unused]] constexpr int strip_rows = 64;
 
 /// The bytes of a tile's scratch memory, as scratch_of wants them: `tiles` score tiles, `vectors` numbers per query of
-/// a tile, `panels` panels of a tile's rows where elements are narrow, and `more` numbers.
+/// a tile, panels of a tile's rows with `columns` columns in all where elements are narrow, and `more` numbers.
 template <class S>
-std::size_t scratch_bytes(Problem<S> const& p, int tiles, int vectors, int panels, std::int64_t more = 0) {
-  std::int64_t const wide = p.narrow ? panels * edge * p.shape.head_dim : 0;
+std::size_t scratch_bytes(Problem<S> const& p, int tiles, int vectors, std::int64_t columns, std::int64_t more = 0) {
+  std::int64_t const wide = p.narrow ? edge * columns : 0;
   return static_cast<std::size_t>(tiles * edge * edge + vectors * edge + wide + more) * sizeof(Acc<S>) + 64;
 }
 
-/// Takes memory for a panel where elements of type D are narrow; else null.
+/// Takes memory for a panel [rows, columns] where elements of type D are narrow; else null.
 template <class D, class S>
-Acc<S>* take_panel(Problem<S> const& p, Scratch<Acc<S>>& scratch, std::int64_t rows = edge) {
-  return p.template beside<D> ? scratch.take(rows * p.shape.head_dim) : nullptr;
+Acc<S>* take_panel(Problem<S> const& p, Scratch<Acc<S>>& scratch, std::int64_t columns, std::int64_t rows = edge) {
+  return p.template beside<D> ? scratch.take(rows * columns) : nullptr;
 }
-/// m [rows, head_dim] as the BLAS takes it: the matrix itself, or its elements widened into the panel.
+/// m [rows, dim] as the BLAS takes it: the matrix itself, or its elements widened into the panel.
 template <class S>
 StridedMatrix<Acc<S> const> widened(TileTeam const& team, [[maybe_unused]] int rows, [[maybe_unused]] std::int64_t dim,
                                     StridedMatrix<S const> m, [[maybe_unused]] Acc<S>* panel) {
@@ -146,8 +146,8 @@ struct KeyBlock {
 
   KeyBlock(Problem<S> const& problem, Scratch<Acc<S>>& scratch, std::int64_t s, std::int64_t kv_head)
       : p(problem),
-        key_panel(take_panel<S>(p, scratch)),
-        value_panel(take_panel<S>(p, scratch)),
+        key_panel(take_panel<S>(p, scratch, p.shape.head_dim)),
+        value_panel(take_panel<S>(p, scratch, p.shape.values())),
         sample(s),
         kv(kv_head) {}
   /// Makes k and v the block that a key lies in.
@@ -157,7 +157,7 @@ struct KeyBlock {
     key0 = begin;
     int const keys = in_edge(p.keys - key0);
     k = widened(team, keys, p.shape.head_dim, p.of_key(p.k, sample, key0, kv), key_panel);
-    v = widened(team, keys, p.shape.head_dim, p.of_key(p.v, sample, key0, kv), value_panel);
+    v = widened(team, keys, p.shape.values(), p.of_value(p.v, sample, key0, kv), value_panel);
   }
 };
 
@@ -179,15 +179,17 @@ struct ForwardTile {
     std::int64_t const query0 = (tiles - 1 - team.league_rank() % tiles) * edge;
     std::int64_t const head = team.league_rank() / tiles % p.shape.heads;
     std::int64_t const sample = team.league_rank() / tiles / p.shape.heads;
-    int const dim = static_cast<int>(p.shape.head_dim), queries = in_edge(p.queries - query0);
+    int const dim = static_cast<int>(p.shape.head_dim), values = static_cast<int>(p.shape.values());
+    int const queries = in_edge(p.queries - query0);
     auto scratch = scratch_of<T>(team, level, bytes);
     StridedMatrix<T> const score{scratch.take(edge * edge), edge};
     T* const top = scratch.take(edge);  // running maximum and sum of each row
     T* const sum = scratch.take(edge);
     StridedMatrix<T> const keep{p.dropout.active() ? scratch.take(edge * edge) : nullptr, edge};
-    auto const place = p.of_query(out, sample, query0, head);
-    auto const result = sums_of(dim, place, take_panel<O>(p, scratch));
-    auto const tile_q = widened(team, queries, dim, p.of_query(p.q, sample, query0, head), take_panel<S>(p, scratch));
+    auto const place = p.of_output(out, sample, query0, head);
+    auto const result = sums_of(values, place, take_panel<O>(p, scratch, values));
+    auto const tile_q =
+        widened(team, queries, dim, p.of_query(p.q, sample, query0, head), take_panel<S>(p, scratch, dim));
     KeyBlock<S> block(p, scratch, sample, p.kv_of(head));
     for (int i = 0; i < queries; ++i) {
       top[i] = mode == Store::add ? lse(p.statistic(sample, head, query0 + i)) : -infinity<T>;
@@ -205,17 +207,17 @@ struct ForwardTile {
       if (keep.data) draw(p, sample, head, strip0, rows, key0, keys, keep);
       for (int i = 0; i < rows; ++i)
         softmax_row(team, score.row(i), keep.data ? keep.row(i) : nullptr, p.visible_in(sample, strip0 + i, key0, keys),
-                    keys, top[strip0 - query0 + i], sum[strip0 - query0 + i], y.row(i), dim);
-      auto const beta = started.beta(static_cast<int>(strip0 - query0), rows, result, dim);
-      host_gemm<T>(Op::none, Op::none, rows, dim, keys, T(1), score.data, score.stride, v.data, v.stride, beta, y.data,
-                   y.stride);
+                    keys, top[strip0 - query0 + i], sum[strip0 - query0 + i], y.row(i), values);
+      auto const beta = started.beta(static_cast<int>(strip0 - query0), rows, result, values);
+      host_gemm<T>(Op::none, Op::none, rows, values, keys, T(1), score.data, score.stride, v.data, v.stride, beta,
+                   y.data, y.stride);
     });
-    started.finish(queries, result, dim);
+    started.finish(queries, result, values);
     for (int i = 0; i < queries; ++i) {
       T const* const yi = result.row(i);
       O* const stored = place.row(i);
       T const inverse = sum[i] > T(0) ? T(1) / sum[i] : T(1);
-      tile_cols(team, dim, [=](int d) { put(stored[d], yi[d] * inverse); });
+      tile_cols(team, values, [=](int d) { put(stored[d], yi[d] * inverse); });
       lse(p.statistic(sample, head, query0 + i)) = sum[i] > T(0) ? top[i] + std::log(sum[i]) : -infinity<T>;
     }
   }
@@ -262,33 +264,36 @@ struct BackwardHead {
   void operator()(TileTeam const& team) const {
     auto const& shape = p.shape;
     std::int64_t const kv = team.league_rank() % shape.kv_heads, sample = team.league_rank() / shape.kv_heads;
-    std::int64_t const group = shape.heads / shape.kv_heads, dim = shape.head_dim;
+    std::int64_t const group = shape.heads / shape.kv_heads, dim = shape.head_dim, values = shape.values();
     auto scratch = scratch_of<T>(team, level, bytes);  // only once: a second call would give the next piece
-    StridedMatrix<D> const place[] = {p.of_key(dk_all, sample, 0, kv), p.of_key(dv_all, sample, 0, kv)};
-    StridedMatrix<T> const dk = sums_of(dim, place[0], take_panel<D>(p, scratch, p.keys));
-    StridedMatrix<T> const dv = sums_of(dim, place[1], take_panel<D>(p, scratch, p.keys));
+    StridedMatrix<D> const place[] = {p.of_key(dk_all, sample, 0, kv), p.of_value(dv_all, sample, 0, kv)};
+    StridedMatrix<T> const dk = sums_of(dim, place[0], take_panel<D>(p, scratch, dim, p.keys));
+    StridedMatrix<T> const dv = sums_of(values, place[1], take_panel<D>(p, scratch, values, p.keys));
     if (mode_kv == Store::overwrite) {
       fill_zero(dk, p.keys, dim);
-      fill_zero(dv, p.keys, dim);
+      fill_zero(dv, p.keys, values);
     }
     for (std::int64_t head = kv * group; head < (kv + 1) * group; ++head)
       for (std::int64_t query0 = 0; query0 < p.queries; query0 += edge)
         tile(team, scratch, sample, head, kv, query0, dk, dv);
     round_into(team, p.keys, dim, dk, place[0]);
-    round_into(team, p.keys, dim, dv, place[1]);
+    round_into(team, p.keys, values, dv, place[1]);
   }
 
   void tile(TileTeam const& team, Scratch<T> scratch, std::int64_t sample, std::int64_t head, std::int64_t kv,
             std::int64_t query0, StridedMatrix<T> head_dk, StridedMatrix<T> head_dv) const {
-    int const dim = static_cast<int>(p.shape.head_dim), queries = in_edge(p.queries - query0);
+    int const dim = static_cast<int>(p.shape.head_dim), values = static_cast<int>(p.shape.values());
+    int const queries = in_edge(p.queries - query0);
     T const scale = static_cast<T>(p.shape.scale);
     if (makes.out.data) makes.make(team, p, sample, head, query0, queries);
     StridedMatrix<T> const score{scratch.take(edge * edge), edge}, dprob{scratch.take(edge * edge), edge};
     StridedMatrix<T> const keep{p.dropout.active() ? scratch.take(edge * edge) : nullptr, edge};
-    auto const tile_q = widened(team, queries, dim, p.of_query(p.q, sample, query0, head), take_panel<S>(p, scratch));
-    auto const tile_dy = widened(team, queries, dim, p.of_query(dout, sample, query0, head), take_panel<S>(p, scratch));
+    auto const tile_q =
+        widened(team, queries, dim, p.of_query(p.q, sample, query0, head), take_panel<S>(p, scratch, dim));
+    auto const tile_dy =
+        widened(team, queries, values, p.of_output(dout, sample, query0, head), take_panel<S>(p, scratch, values));
     auto const place = p.of_query(dq_all, sample, query0, head);
-    auto const tile_dq = sums_of(dim, place, take_panel<D>(p, scratch));
+    auto const tile_dq = sums_of(dim, place, take_panel<D>(p, scratch, dim));
     StartedStrips started(mode_q == Store::add);
     KeyBlock<S> block(p, scratch, sample, kv);
     for_strips(p, sample, query0, queries, [&](std::int64_t strip0, int rows, std::int64_t key0, int keys) {
@@ -298,7 +303,7 @@ struct BackwardHead {
       auto const dq = tile_dq.from(strip0 - query0, 0), dk = head_dk.from(key0, 0), dv = head_dv.from(key0, 0);
       host_gemm<T>(Op::none, Op::transpose, rows, keys, dim, scale, q.data, q.stride, k.data, k.stride, T(0),
                    score.data, edge);
-      host_gemm<T>(Op::none, Op::transpose, rows, keys, dim, T(1), dy.data, dy.stride, v.data, v.stride, T(0),
+      host_gemm<T>(Op::none, Op::transpose, rows, keys, values, T(1), dy.data, dy.stride, v.data, v.stride, T(0),
                    dprob.data, edge);
       if (keep.data) draw(p, sample, head, strip0, rows, key0, keys, keep);
       for (int i = 0; i < rows; ++i) {
@@ -306,8 +311,8 @@ struct BackwardHead {
         gradients_of_row(team, score.row(i), dprob.row(i), keep.data ? keep.row(i) : nullptr,
                          p.visible_in(sample, strip0 + i, key0, keys), keys, lse(at), delta(at), scale);
       }
-      host_gemm<T>(Op::transpose, Op::none, keys, dim, rows, T(1), score.data, edge, dy.data, dy.stride, T(1), dv.data,
-                   dv.stride);
+      host_gemm<T>(Op::transpose, Op::none, keys, values, rows, T(1), score.data, edge, dy.data, dy.stride, T(1),
+                   dv.data, dv.stride);
       host_gemm<T>(Op::transpose, Op::none, keys, dim, rows, T(1), dprob.data, edge, q.data, q.stride, T(1), dk.data,
                    dk.stride);
       auto const beta = started.beta(static_cast<int>(strip0 - query0), rows, tile_dq, dim);
@@ -355,9 +360,9 @@ void blas::attention_forward(ExecSpace const& exec, AttentionShape const& shape,
     Problem<S> const p(shape, dropout, q, k, v);
     std::int64_t const tiles = (p.queries + edge - 1) / edge;
     linalg::SingleThreadedBlas const alone;  // the threads are Kokkos' here: each tile calls the BLAS by itself
-    launch_tiles(
-        "p3d::kernels::attention_forward", exec, shape.samples * shape.heads * tiles,
-        ForwardTile<S, O>{p, tiles, store, matrix(out), lse, scratch_bytes(p, dropout.active() ? 2 : 1, 2, 4)});
+    auto const bytes = scratch_bytes(p, dropout.active() ? 2 : 1, 2, 2 * (shape.head_dim + shape.values()));
+    launch_tiles("p3d::kernels::attention_forward", exec, shape.samples * shape.heads * tiles,
+                 ForwardTile<S, O>{p, tiles, store, matrix(out), lse, bytes});
   }
 }
 
@@ -370,7 +375,9 @@ void blas::attention_backward(ExecSpace const& exec, AttentionShape const& shape
   if constexpr (on_host) {
     Problem<S> const p(shape, dropout, q, k, v);
     bool const beside = p.template beside<D>;
-    std::int64_t const head_sums = beside ? 2 * Scratch<Acc<S>>::padded(p.keys * shape.head_dim) : 0;  // dk and dv
+    std::int64_t const dim = shape.head_dim, values = shape.values();
+    auto const padded = [](std::int64_t n) { return Scratch<Acc<S>>::padded(n); };
+    std::int64_t const head_sums = beside ? padded(p.keys * dim) + padded(p.keys * values) : 0;  // dk and dv
     linalg::SingleThreadedBlas const alone;  // the threads are Kokkos' here: each head calls the BLAS by itself
     launch_tiles("p3d::kernels::attention_backward", exec, shape.samples * shape.kv_heads,
                  BackwardHead<S, D>{p,
@@ -382,7 +389,7 @@ void blas::attention_backward(ExecSpace const& exec, AttentionShape const& shape
                                     matrix(dq),
                                     matrix(dk),
                                     matrix(dv),
-                                    scratch_bytes(p, dropout.active() ? 3 : 2, 0, 5, head_sums),
+                                    scratch_bytes(p, dropout.active() ? 3 : 2, 0, 3 * dim + 2 * values, head_sums),
                                     {matrix(whole.out), matrix(dout), whole.delta}});
   }
 }

@@ -70,7 +70,11 @@ public:
                                             largest.keys.size());
   }
   static base::AttentionScores scores_of(AttentionShape const& shape) {
-    return {.storage = sizeof(S), .sums = sizeof(A), .head_dim = shape.head_dim, .block_bytes = attention_block_bytes};
+    return {.storage = sizeof(S),
+            .sums = sizeof(A),
+            .head_dim = shape.head_dim,
+            .value_dim = shape.values(),
+            .block_bytes = attention_block_bytes};
   }
 
 private:

@@ -128,20 +128,21 @@ private:
     return graph.build_plans(handle_);
   }
 
-  /// An input tensor [samples, heads, seq_len, head_dim], as FusedCall::Rows has it in memory.
-  static Tensor rows(Planned& plan, char const* name, std::int64_t heads, std::int64_t stride) {
+  /// An input tensor [samples, heads, seq_len, width], as FusedCall::Rows has it in memory.
+  static Tensor rows(Planned& plan, char const* name, std::int64_t heads, std::int64_t width, std::int64_t stride) {
     auto const& s = plan.shape;
     return plan.graph.tensor(fe::graph::Tensor_attributes()
                                  .set_name(name)
-                                 .set_dim({s.samples, heads, s.seq_len, s.head_dim})
-                                 .set_stride({s.seq_len * stride, s.head_dim, stride, 1}));
+                                 .set_dim({s.samples, heads, s.seq_len, width})
+                                 .set_stride({s.seq_len * stride, width, stride, 1}));
   }
-  /// Makes t an output, as FusedCall::Rows has it in memory.
-  static void place_rows(Planned const& plan, Tensor const& t, std::int64_t heads, std::int64_t stride) {
+  /// Makes t an output [samples, heads, seq_len, width], as FusedCall::Rows has it in memory.
+  static void place_rows(Planned const& plan, Tensor const& t, std::int64_t heads, std::int64_t width,
+                         std::int64_t stride) {
     auto const& s = plan.shape;
     t->set_output(true)
-        .set_dim({s.samples, heads, s.seq_len, s.head_dim})
-        .set_stride({s.seq_len * stride, s.head_dim, stride, 1});
+        .set_dim({s.samples, heads, s.seq_len, width})
+        .set_stride({s.seq_len * stride, width, stride, 1});
   }
 
   /// Fills the graph with the operations of forward or of backward.
@@ -152,9 +153,9 @@ private:
         .set_compute_data_type(fe::DataType_t::FLOAT);
     std::vector<std::int64_t> const row_dim{s.samples, s.heads, s.seq_len, 1};
     std::vector<std::int64_t> const row_stride{s.heads * s.seq_len, s.seq_len, 1, 1};
-    plan.q = rows(plan, "q", s.heads, s.q_stride);
-    plan.k = rows(plan, "k", s.kv_heads, s.k_stride);
-    plan.v = rows(plan, "v", s.kv_heads, s.v_stride);
+    plan.q = rows(plan, "q", s.heads, s.head_dim, s.q_stride);
+    plan.k = rows(plan, "k", s.kv_heads, s.head_dim, s.k_stride);
+    plan.v = rows(plan, "v", s.kv_heads, s.value_dim, s.v_stride);
     // A window of w counts the query itself, in cuDNN as in p3d: keys with column + w > row are seen.
     bool const window = s.window > 0 && s.window < s.seq_len;
     if (!plan.backward) {
@@ -163,14 +164,14 @@ private:
       options.set_causal_mask(true);
       if (window) options.set_diagonal_band_left_bound(static_cast<int>(s.window));
       auto const [out, lse] = plan.graph.sdpa(plan.q, plan.k, plan.v, options);
-      place_rows(plan, out, s.heads, s.out_stride);
+      place_rows(plan, out, s.heads, s.value_dim, s.out_stride);
       lse->set_output(true).set_data_type(fe::DataType_t::FLOAT).set_dim(row_dim).set_stride(row_stride);
       plan.out = out;
       plan.lse = lse;
       return;
     }
-    plan.out = rows(plan, "out", s.heads, s.out_stride);
-    plan.dout = rows(plan, "dout", s.heads, s.dout_stride);
+    plan.out = rows(plan, "out", s.heads, s.value_dim, s.out_stride);
+    plan.dout = rows(plan, "dout", s.heads, s.value_dim, s.dout_stride);
     plan.lse = plan.graph.tensor(fe::graph::Tensor_attributes()
                                      .set_name("lse")
                                      .set_data_type(fe::DataType_t::FLOAT)
@@ -180,9 +181,9 @@ private:
     options.set_causal_mask(true).set_deterministic_algorithm(deterministic_);
     if (window) options.set_diagonal_band_left_bound(static_cast<int>(s.window));
     auto const [dq, dk, dv] = plan.graph.sdpa_backward(plan.q, plan.k, plan.v, plan.out, plan.dout, plan.lse, options);
-    place_rows(plan, dq, s.heads, s.dq_stride);
-    place_rows(plan, dk, s.kv_heads, s.dk_stride);
-    place_rows(plan, dv, s.kv_heads, s.dv_stride);
+    place_rows(plan, dq, s.heads, s.head_dim, s.dq_stride);
+    place_rows(plan, dk, s.kv_heads, s.head_dim, s.dk_stride);
+    place_rows(plan, dv, s.kv_heads, s.value_dim, s.dv_stride);
     plan.dq = dq;
     plan.dk = dk;
     plan.dv = dv;

@@ -55,7 +55,7 @@ bool FusedCall::aligned(bool backward) const {
   for (auto const& rows : {q, k, v, out}) look(rows);
   if (backward)
     for (auto const& rows : {dout, dq, dk, dv}) look(rows);
-  return all && head_dim % 8 == 0;
+  return all && head_dim % 8 == 0 && value_dim % 8 == 0;
 }
 
 FusedCall::Shape FusedCall::shape(bool backward) const {
@@ -65,6 +65,7 @@ FusedCall::Shape FusedCall::shape(bool backward) const {
           .heads = heads,
           .kv_heads = kv_heads,
           .head_dim = head_dim,
+          .value_dim = value_dim,
           .window = window,
           .scale = static_cast<float>(scale),
           .q_stride = q.stride,
@@ -123,13 +124,14 @@ bool run_fused(FusedAttention& library, FusedCall const& call, bool backward) {
       piece.samples = cut->samples;
       piece.kv_heads = cut->kv_heads;
       piece.heads = group * cut->kv_heads;
-      auto const move = [&](FusedCall::Rows& rows, std::int64_t head) {
+      auto const move = [&](FusedCall::Rows& rows, std::int64_t column) {
         if (rows.data != nullptr)
-          rows.data =
-              static_cast<std::uint16_t*>(rows.data) + sample * call.seq_len * rows.stride + head * call.head_dim;
+          rows.data = static_cast<std::uint16_t*>(rows.data) + sample * call.seq_len * rows.stride + column;
       };
-      for (auto* rows : {&piece.q, &piece.out, &piece.dout, &piece.dq}) move(*rows, kv * group);
-      for (auto* rows : {&piece.k, &piece.v, &piece.dk, &piece.dv}) move(*rows, kv);
+      for (auto* rows : {&piece.q, &piece.dq}) move(*rows, kv * group * call.head_dim);
+      for (auto* rows : {&piece.out, &piece.dout}) move(*rows, kv * group * call.value_dim);
+      for (auto* rows : {&piece.k, &piece.dk}) move(*rows, kv * call.head_dim);
+      for (auto* rows : {&piece.v, &piece.dv}) move(*rows, kv * call.value_dim);
       piece.lse += (sample * call.heads + kv * group) * call.seq_len;
       bool const done = backward ? library.backward(piece) : library.forward(piece);
       P3D_REQUIRE(done, "a library does what it has made a plan for: " + library.refusal());

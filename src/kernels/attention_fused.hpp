@@ -15,8 +15,9 @@ namespace p3d::kernels {
 /// float.
 struct FusedCall {
   enum class Type { bfloat16, float16 };
-  /// The rows of a matrix. Row r has its heads next to each other from data + r * stride on, head_dim elements each;
-  /// stride is in elements. Rows of q, out, dout and dq have `heads` of them, those of k, v, dk and dv `kv_heads`.
+  /// The rows of a matrix. Row r has its heads next to each other from data + r * stride on; stride is in elements.
+  /// Rows of q, out, dout and dq have `heads` of them, those of k, v, dk and dv `kv_heads`. A head of q, k, dq and dk
+  /// has head_dim elements, one of v, out, dout and dv value_dim.
   struct Rows {
     void* data = nullptr;
     std::int64_t stride = 0;
@@ -25,7 +26,7 @@ struct FusedCall {
   /// gives its own pointers.)
   struct Shape {
     Type type = Type::bfloat16;
-    std::int64_t samples = 0, seq_len = 0, heads = 0, kv_heads = 0, head_dim = 0;
+    std::int64_t samples = 0, seq_len = 0, heads = 0, kv_heads = 0, head_dim = 0, value_dim = 0;
     std::int64_t window = 0;  ///< keys that a query sees, itself included; 0: all before it
     float scale = 1;
     std::int64_t q_stride = 0, k_stride = 0, v_stride = 0, out_stride = 0;
@@ -35,7 +36,7 @@ struct FusedCall {
 
   void* stream = nullptr;  ///< the vendor's stream, from device::native_stream
   Type type = Type::bfloat16;
-  std::int64_t samples = 0, seq_len = 0, heads = 0, kv_heads = 0, head_dim = 0, window = 0;
+  std::int64_t samples = 0, seq_len = 0, heads = 0, kv_heads = 0, head_dim = 0, value_dim = 0, window = 0;
   double scale = 1;
   Rows q, k, v, out;     ///< [samples * seq_len] rows each
   float* lse = nullptr;  ///< [samples, heads, seq_len], the logarithm of each row's sum of exp(score)

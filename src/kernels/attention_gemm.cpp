@@ -210,7 +210,13 @@ struct ScoreGradients : ScoreRows<S> {
   }
 };
 
-// The kernels around the GEMMs take chunks of rows (for_chunks).
+// The kernels around the GEMMs take chunks of rows (for_chunks). Where a kernel works on two matrices of different
+// widths, its rows are those of the wider one.
+
+/// The number of a chunk's columns, n from `column` on, that a matrix of `width` columns has; 0 or less for none.
+KOKKOS_INLINE_FUNCTION int within(std::int64_t width, std::int64_t column, int n) {
+  return width - column < n ? static_cast<int>(width - column) : n;
+}
 
 /// Copies rows of queries, and of the output's gradients where they are given, into the order of the block's rows.
 template <class S>
@@ -222,12 +228,14 @@ struct PackRows {
   KOKKOS_INLINE_FUNCTION void operator()(std::int64_t row, std::int64_t column, int n) const {
     std::int64_t head, query;
     block.find(static_cast<int>(row), head, query);
-    std::int64_t const to = row * p.shape.head_dim + column;
+    std::int64_t const dim = p.shape.head_dim, values = p.shape.values();
     S const* const x = p.of_query(p.q, block.sample, query, head).data + column;
-    for (int i = 0; i < n; ++i) queries[to + i] = x[i];
+    S* const to = queries + row * dim + column;
+    for (int i = 0; i < within(dim, column, n); ++i) to[i] = x[i];
     if (gradients == nullptr) return;
-    S const* const y = p.of_query(dout, block.sample, query, head).data + column;
-    for (int i = 0; i < n; ++i) gradients[to + i] = y[i];
+    S const* const y = p.of_output(dout, block.sample, query, head).data + column;
+    S* const to_gradient = gradients + row * values + column;
+    for (int i = 0; i < within(values, column, n); ++i) to_gradient[i] = y[i];
   }
 };
 
@@ -243,8 +251,8 @@ struct StoreOutput {
   KOKKOS_INLINE_FUNCTION void operator()(std::int64_t row, std::int64_t column, int n) const {
     std::int64_t head, query;
     block.find(static_cast<int>(row), head, query);
-    O* const place = p.of_query(out, block.sample, query, head).data + column;
-    T const* const x = y + row * p.shape.head_dim + column;
+    O* const place = p.of_output(out, block.sample, query, head).data + column;
+    T const* const x = y + row * p.shape.values() + column;
     T const of_old = factor[2 * row], of_new = factor[2 * row + 1];
     for (int i = 0; i < n; ++i) {
       T const fresh = of_new == T(0) ? T(0) : x[i] * of_new;
@@ -275,8 +283,10 @@ struct StoreQueryGradient {
 template <class T>
 struct ClearBoth {
   StridedMatrix<T> a, b;
+  std::int64_t a_width, b_width;
   KOKKOS_INLINE_FUNCTION void operator()(std::int64_t row, std::int64_t column, int n) const {
-    for (int i = 0; i < n; ++i) a.row(row)[column + i] = b.row(row)[column + i] = T(0);
+    for (int i = 0; i < within(a_width, column, n); ++i) a.row(row)[column + i] = T(0);
+    for (int i = 0; i < within(b_width, column, n); ++i) b.row(row)[column + i] = T(0);
   }
 };
 
@@ -285,11 +295,10 @@ template <class T, class D>
 struct StoreBoth {
   StridedMatrix<T> a, b;
   StridedMatrix<D> to_a, to_b;
+  std::int64_t a_width, b_width;
   KOKKOS_INLINE_FUNCTION void operator()(std::int64_t row, std::int64_t column, int n) const {
-    for (int i = 0; i < n; ++i) {
-      put(to_a.row(row)[column + i], a.row(row)[column + i]);
-      put(to_b.row(row)[column + i], b.row(row)[column + i]);
-    }
+    for (int i = 0; i < within(a_width, column, n); ++i) put(to_a.row(row)[column + i], a.row(row)[column + i]);
+    for (int i = 0; i < within(b_width, column, n); ++i) put(to_b.row(row)[column + i], b.row(row)[column + i]);
   }
 };
 
@@ -308,6 +317,11 @@ class Attention {
 public:
   using T = Acc<S>;
   using Matrix = BatchedMatrix<S const>;
+  /// The heads of a block in a matrix of queries, keys, values or outputs, `dim` columns each.
+  struct Heads {
+    Matrix matrix;
+    std::int64_t dim;
+  };
 
   Attention(char const* name, ExecSpace const& exec, Problem<S> const& p, AttentionScratch const& scratch)
       : label_(name), exec_(exec), p_(p), blocks_(p.shape), next_(static_cast<std::byte*>(scratch.data)) {
@@ -317,6 +331,7 @@ public:
   AttentionBlocks<S> const& blocks() const { return blocks_; }
   std::int64_t group() const { return p_.shape.heads / p_.shape.kv_heads; }
   std::int64_t dim() const { return p_.shape.head_dim; }
+  std::int64_t values() const { return p_.shape.values(); }
 
   /// Takes memory for n numbers from the call's scratch memory. each_block gives back at each block what the block
   /// before took.
@@ -351,35 +366,48 @@ public:
         f(sample, kv0, std::min(blocks_.kv_heads(), p_.shape.kv_heads - kv0));
   }
 
-  /// The queries of a block (or the gradients of its output) where they lie; only for groups of one member.
-  Matrix in_place(Block const& b, StridedMatrix<S const> m) const {
-    return {p_.of_query(m, b.sample, b.query0, b.kv0).data, m.stride, dim()};
+  /// The queries of a block where they lie; only for groups of one member.
+  Heads of_queries(Block const& b) const {
+    return {{p_.of_query(p_.q, b.sample, b.query0, b.kv0).data, p_.q.stride, dim()}, dim()};
   }
-  /// The rows of a block that were packed into `memory`.
-  Matrix packed(Block const& b, S const* memory) const { return {memory, dim(), b.head_rows() * dim()}; }
+  /// The gradients of a block's outputs where they lie; only for groups of one member.
+  Heads of_outputs(Block const& b, StridedMatrix<S const> dout) const {
+    return {{p_.of_output(dout, b.sample, b.query0, b.kv0).data, dout.stride, values()}, values()};
+  }
+  /// The rows of a block that were packed into `memory`, with heads of `width` columns.
+  Heads packed(Block const& b, S const* memory, std::int64_t width) const {
+    return {{memory, width, b.head_rows() * width}, width};
+  }
   /// Packs the queries of a block, and the gradients of its output where dout is given.
   void pack(Block const& b, StridedMatrix<S const> dout, S* queries, S* gradients) const {
-    for_chunks<element_width>(label_ + "_pack", exec_, b.rows(), dim(), PackRows<S>{p_, b, dout, queries, gradients});
+    auto const columns = gradients == nullptr ? dim() : std::max(dim(), values());
+    for_chunks<element_width>(label_ + "_pack", exec_, b.rows(), columns, PackRows<S>{p_, b, dout, queries, gradients});
   }
-  /// The keys (or values) of a block where they lie.
-  Matrix of_keys(Block const& b, StridedMatrix<S const> m) const {
-    return {p_.of_key(m, b.sample, b.key0, b.kv0).data, m.stride, dim()};
+  /// The keys of a block where they lie.
+  Heads of_keys(Block const& b) const {
+    return {{p_.of_key(p_.k, b.sample, b.key0, b.kv0).data, p_.k.stride, dim()}, dim()};
   }
-  /// scores = alpha rows keys^T.
-  void scores(Block const& b, double alpha, Matrix rows, Matrix keys, T* scores) const {
-    batched_gemm<S, T>(exec_, Op::none, Op::transpose, {b.kv_heads, b.head_rows(), b.keys, dim()},
-                       static_cast<T>(alpha), rows, keys, T(0), {scores, b.length, b.head_rows() * b.length});
+  /// The values of a block where they lie.
+  Heads of_values(Block const& b) const {
+    return {{p_.of_value(p_.v, b.sample, b.key0, b.kv0).data, p_.v.stride, values()}, values()};
   }
-  /// result [rows, head_dim] = alpha probabilities keys.
-  void over_keys(Block const& b, double alpha, Matrix probabilities, Matrix keys, T* result) const {
-    batched_gemm<S, T>(exec_, Op::none, Op::none, {b.kv_heads, b.head_rows(), dim(), b.keys}, static_cast<T>(alpha),
-                       probabilities, keys, T(0), {result, dim(), b.head_rows() * dim()});
+  /// scores = alpha rows keys^T, where `keys` may be values too.
+  void scores(Block const& b, double alpha, Heads const& rows, Heads const& keys, T* scores) const {
+    batched_gemm<S, T>(exec_, Op::none, Op::transpose, {b.kv_heads, b.head_rows(), b.keys, rows.dim},
+                       static_cast<T>(alpha), rows.matrix, keys.matrix, T(0),
+                       {scores, b.length, b.head_rows() * b.length});
+  }
+  /// result [rows, keys.dim] = alpha probabilities keys, where `keys` may be values too.
+  void over_keys(Block const& b, double alpha, Matrix probabilities, Heads const& keys, T* result) const {
+    batched_gemm<S, T>(exec_, Op::none, Op::none, {b.kv_heads, b.head_rows(), keys.dim, b.keys}, static_cast<T>(alpha),
+                       probabilities, keys.matrix, T(0), {result, keys.dim, b.head_rows() * keys.dim});
   }
   /// sums of the block's keys += alpha probabilities^T rows. `sums` has a row for each key of the sample, with the
   /// columns of the heads side by side.
-  void over_rows(Block const& b, double alpha, Matrix probabilities, Matrix rows, StridedMatrix<T> sums) const {
-    batched_gemm<S, T>(exec_, Op::transpose, Op::none, {b.kv_heads, b.keys, dim(), b.head_rows()},
-                       static_cast<T>(alpha), probabilities, rows, T(1), {sums.row(b.key0), sums.stride, dim()});
+  void over_rows(Block const& b, double alpha, Matrix probabilities, Heads const& rows, StridedMatrix<T> sums) const {
+    batched_gemm<S, T>(exec_, Op::transpose, Op::none, {b.kv_heads, b.keys, rows.dim, b.head_rows()},
+                       static_cast<T>(alpha), probabilities, rows.matrix, T(1),
+                       {sums.row(b.key0), sums.stride, rows.dim});
   }
   std::string const& label() const { return label_; }
 
@@ -403,24 +431,24 @@ void gemm::attention_forward(ExecSpace const& exec, AttentionShape const& shape,
     Attention<S> call("p3d::kernels::attention_forward", exec, p, scratch);
     auto const result = matrix(out);
     bool const adds = store == Store::add;
-    std::int64_t const dim = shape.head_dim;
+    std::int64_t const dim = shape.head_dim, values = shape.values();
     call.each_heads([&](std::int64_t sample, std::int64_t kv0, std::int64_t kv_heads) {
       call.each_block(sample, kv0, kv_heads, [&](Block const& b) {
         T* const scores = call.template take<T>(b.rows() * b.length);
-        T* const y = call.template take<T>(b.rows() * dim);
+        T* const y = call.template take<T>(b.rows() * values);
         T* const factor = call.template take<T>(2 * b.rows());
-        auto queries = call.in_place(b, p.q);
+        auto queries = call.of_queries(b);
         if (b.group > 1) {
           S* const memory = call.template take<S>(b.rows() * dim);
           call.pack(b, {}, memory, nullptr);
-          queries = call.packed(b, memory);
+          queries = call.packed(b, memory, dim);
         }
-        call.scores(b, shape.scale, queries, call.of_keys(b, p.k), scores);
+        call.scores(b, shape.scale, queries, call.of_keys(b), scores);
         Softmax<S> const softmax(p, b, scores, factor, lse, adds);
         launch_rows(call.label(), exec, softmax);
         auto const length = softmax.narrow_length();
-        call.over_keys(b, 1.0, {Softmax<S>::narrowed(scores), length, b.head_rows() * length}, call.of_keys(b, p.v), y);
-        for_chunks<element_width>(call.label() + "_store", exec, b.rows(), dim,
+        call.over_keys(b, 1.0, {Softmax<S>::narrowed(scores), length, b.head_rows() * length}, call.of_values(b), y);
+        for_chunks<element_width>(call.label() + "_store", exec, b.rows(), values,
                                   StoreOutput<S, O>{p, b, y, factor, result, adds});
       });
     });
@@ -442,46 +470,47 @@ void gemm::attention_backward(ExecSpace const& exec, AttentionShape const& shape
     auto const dy = matrix(dout);
     auto const result = matrix(dq);
     bool const adds = store_q == Store::add;
-    std::int64_t const dim = shape.head_dim;
+    std::int64_t const dim = shape.head_dim, values = shape.values();
     // Sums of dk and dv need a place of their own only where the results are narrower than sums.
-    T* const memory = beside ? call.template take<T>(2 * call.blocks().kv_heads() * p.keys * dim) : nullptr;
+    T* const memory = beside ? call.template take<T>(call.blocks().kv_heads() * p.keys * (dim + values)) : nullptr;
     call.each_heads([&](std::int64_t sample, std::int64_t kv0, std::int64_t kv_heads) {
-      std::int64_t const width = kv_heads * dim;
-      auto const place_k = p.of_key(matrix(dk), sample, 0, kv0), place_v = p.of_key(matrix(dv), sample, 0, kv0);
-      StridedMatrix<T> sums_k{memory, width}, sums_v{memory + p.keys * width, width};
+      std::int64_t const k_width = kv_heads * dim, v_width = kv_heads * values, width = std::max(k_width, v_width);
+      auto const place_k = p.of_key(matrix(dk), sample, 0, kv0), place_v = p.of_value(matrix(dv), sample, 0, kv0);
+      StridedMatrix<T> sums_k{memory, k_width}, sums_v{memory + p.keys * k_width, v_width};
       if constexpr (!beside) {
         sums_k = place_k;
         sums_v = place_v;
       }
       if (store_kv == Store::overwrite)
-        for_chunks<element_width>(call.label() + "_clear", exec, p.keys, width, ClearBoth<T>{sums_k, sums_v});
+        for_chunks<element_width>(call.label() + "_clear", exec, p.keys, width,
+                                  ClearBoth<T>{sums_k, sums_v, k_width, v_width});
       call.each_block(sample, kv0, kv_heads, [&](Block const& b) {
         T* const scores = call.template take<T>(b.rows() * b.length);
         T* const gradients = call.template take<T>(b.rows() * b.length);
         T* const y = call.template take<T>(b.rows() * dim);
-        auto queries = call.in_place(b, p.q), of_out = call.in_place(b, dy);
+        auto queries = call.of_queries(b), of_out = call.of_outputs(b, dy);
         if (b.group > 1) {
           S* const first = call.template take<S>(b.rows() * dim);
-          S* const second = call.template take<S>(b.rows() * dim);
+          S* const second = call.template take<S>(b.rows() * values);
           call.pack(b, dy, first, second);
-          queries = call.packed(b, first);
-          of_out = call.packed(b, second);
+          queries = call.packed(b, first, dim);
+          of_out = call.packed(b, second, values);
         }
-        call.scores(b, shape.scale, queries, call.of_keys(b, p.k), scores);
-        call.scores(b, 1.0, of_out, call.of_keys(b, p.v), gradients);
+        call.scores(b, shape.scale, queries, call.of_keys(b), scores);
+        call.scores(b, 1.0, of_out, call.of_values(b), gradients);
         ScoreGradients<S> const rows(p, b, scores, gradients, lse, delta);
         launch_rows(call.label(), exec, rows);
         auto const length = rows.narrow_length(), all = b.head_rows() * length;
         auto* const of_scores = ScoreRows<S>::narrowed(gradients);
         call.over_rows(b, 1.0, {ScoreRows<S>::narrowed(scores), length, all}, of_out, sums_v);
         call.over_rows(b, shape.scale, {of_scores, length, all}, queries, sums_k);
-        call.over_keys(b, shape.scale, {of_scores, length, all}, call.of_keys(b, p.k), y);
+        call.over_keys(b, shape.scale, {of_scores, length, all}, call.of_keys(b), y);
         for_chunks<element_width>(call.label() + "_store", exec, b.rows(), dim,
                                   StoreQueryGradient<S, D>{p, b, y, result, adds});
       });
       if constexpr (beside)
         for_chunks<element_width>(call.label() + "_store_keys", exec, p.keys, width,
-                                  StoreBoth<T, D>{sums_k, sums_v, place_k, place_v});
+                                  StoreBoth<T, D>{sums_k, sums_v, place_k, place_v, k_width, v_width});
     });
   }
 }

@@ -50,17 +50,29 @@ struct Problem {
                 "documents are known of all tokens of the samples");
   }
 
-  /// The [queries, head_dim] block of one head, from query `place` on, of a matrix with a row for each query.
+  /// The [queries, head_dim] block of one head, from query `place` on, of queries or their gradients.
   template <class U>
   KOKKOS_INLINE_FUNCTION StridedMatrix<U> of_query(StridedMatrix<U> m, std::int64_t sample, std::int64_t place,
                                                    std::int64_t head) const {
     return {m.row(sample * queries + place) + head * shape.head_dim, m.stride};
   }
-  /// The [keys, head_dim] block of one head, from key `place` on, of a matrix with a row for each key.
+  /// The [queries, values()] block of one head, from query `place` on, of outputs or their gradients.
+  template <class U>
+  KOKKOS_INLINE_FUNCTION StridedMatrix<U> of_output(StridedMatrix<U> m, std::int64_t sample, std::int64_t place,
+                                                    std::int64_t head) const {
+    return {m.row(sample * queries + place) + head * shape.values(), m.stride};
+  }
+  /// The [keys, head_dim] block of one head, from key `place` on, of keys or their gradients.
   template <class U>
   KOKKOS_INLINE_FUNCTION StridedMatrix<U> of_key(StridedMatrix<U> m, std::int64_t sample, std::int64_t place,
                                                  std::int64_t head) const {
     return {m.row(sample * keys + place) + head * shape.head_dim, m.stride};
+  }
+  /// The [keys, values()] block of one head, from key `place` on, of values or their gradients.
+  template <class U>
+  KOKKOS_INLINE_FUNCTION StridedMatrix<U> of_value(StridedMatrix<U> m, std::int64_t sample, std::int64_t place,
+                                                   std::int64_t head) const {
+    return {m.row(sample * keys + place) + head * shape.values(), m.stride};
   }
   /// The kv head that a query head uses.
   KOKKOS_INLINE_FUNCTION std::int64_t kv_of(std::int64_t head) const { return head / (shape.heads / shape.kv_heads); }
@@ -142,8 +154,8 @@ struct DeltaRows {
 
   KOKKOS_INLINE_FUNCTION void make(TileTeam const& team, Problem<S> const& p, std::int64_t sample, std::int64_t head,
                                    std::int64_t query0, int queries) const {
-    int const dim = static_cast<int>(p.shape.head_dim);
-    auto const y = p.of_query(out, sample, query0, head), dy = p.of_query(dout, sample, query0, head);
+    int const dim = static_cast<int>(p.shape.values());
+    auto const y = p.of_output(out, sample, query0, head), dy = p.of_output(dout, sample, query0, head);
     tile_rows(team, queries, [&](int i) {
       S const* const a = y.row(i);
       S const* const b = dy.row(i);

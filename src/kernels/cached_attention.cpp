@@ -26,15 +26,15 @@ struct CachedForward {
 
   KOKKOS_INLINE_FUNCTION void operator()(TileTeam const& team) const {
     std::int64_t const row = team.league_rank() / shape.heads, head = team.league_rank() % shape.heads;
-    std::int64_t const kv = head / (shape.heads / shape.kv_heads), dim = shape.head_dim;
+    std::int64_t const kv = head / (shape.heads / shape.kv_heads), dim = shape.head_dim, values_dim = shape.values();
     std::int64_t const length = rows.positions(row) + 1;
-    int const columns = static_cast<int>(dim);
+    int const key_columns = static_cast<int>(dim), columns = static_cast<int>(values_dim);
     std::int64_t const cache = texts.text(row) * shape.kv_heads + kv;
     S const* const q = &qkv(row, head * dim);
     T const scale = static_cast<T>(shape.scale);
     auto scratch = scratch_of<T>(team, level, bytes);
     T* const score = scratch.take(tile);
-    T* const y = scratch.take(dim);
+    T* const y = scratch.take(values_dim);
     tile_rows(team, 1, [&](int) { tile_cols(team, columns, [=](int d) { y[d] = T(0); }); });
     // Every thread of the team keeps the maximum and the sum for itself.
     T top = -infinity<T>, sum = T(0);
@@ -42,10 +42,10 @@ struct CachedForward {
     for (std::int64_t key0 = first; key0 < length; key0 += tile) {
       int const count = static_cast<int>(length - key0 < tile ? length - key0 : tile);
       S const* const k = &keys(cache, key0 * dim);
-      S const* const v = &values(cache, key0 * dim);
+      S const* const v = &values(cache, key0 * values_dim);
       tile_rows(team, count, [&](int j) {
         S const* const kj = k + j * dim;
-        T const dot = scale * tile_col_sum<T>(team, columns, [=](int d) { return T(q[d]) * T(kj[d]); });
+        T const dot = scale * tile_col_sum<T>(team, key_columns, [=](int d) { return T(q[d]) * T(kj[d]); });
         tile_once(team, [&] { score[j] = dot; });
       });
       tile_barrier(team);
@@ -63,7 +63,7 @@ struct CachedForward {
       if constexpr (on_host) {
         tile_cols(team, columns, [=](int d) { y[d] *= shrink; });
         for (int j = 0; j < count; ++j) {
-          S const* const vj = v + j * dim;
+          S const* const vj = v + j * values_dim;
           T const p = score[j];
           tile_cols(team, columns, [=](int d) { y[d] += p * T(vj[d]); });
         }
@@ -73,14 +73,14 @@ struct CachedForward {
           int const first = block * width;
           tile_cols(team, columns - first < width ? columns - first : width, [=](int i) {
             T part = y[first + i] * shrink;
-            for (int j = 0; j < count; ++j) part += score[j] * T(v[j * dim + first + i]);
+            for (int j = 0; j < count; ++j) part += score[j] * T(v[j * values_dim + first + i]);
             y[first + i] = part;
           });
         });
       }
       tile_barrier(team);
     }
-    S* const result = &out(row, head * dim);
+    S* const result = &out(row, head * values_dim);
     T const inverse = T(1) / sum;
     tile_rows(team, 1, [&](int) { tile_cols(team, columns, [=](int d) { put(result[d], y[d] * inverse); }); });
   }
@@ -91,21 +91,20 @@ struct CachedForward {
 template <class S>
 void store_keys_values(ExecSpace const& exec, TokenRows const& rows, AttentionShape const& shape,
                        CachedTexts const& texts, View2<S const> qkv, View2<S> keys, View2<S> values) {
-  std::int64_t const kv_heads = shape.kv_heads, dim = shape.head_dim, first_key = shape.heads * dim;
+  std::int64_t const kv_heads = shape.kv_heads, dim = shape.head_dim, values_dim = shape.values();
+  std::int64_t const first_key = shape.heads * dim, first_value = first_key + kv_heads * dim;
   auto const positions = rows.positions;
   for_rows(
       "p3d::kernels::store_keys_values", exec, rows.rows() * kv_heads,
       KOKKOS_LAMBDA(RowTeam const& team, std::int64_t i) {
         std::int64_t const row = i / kv_heads, kv = i % kv_heads;
-        std::int64_t const cache = texts.text(row) * kv_heads + kv, place = positions(row) * dim;
+        std::int64_t const cache = texts.text(row) * kv_heads + kv, position = positions(row);
         S const* const k = &qkv(row, first_key + kv * dim);
-        S const* const v = k + kv_heads * dim;
-        S* const to_k = &keys(cache, place);
-        S* const to_v = &values(cache, place);
-        each(team, dim, [=](std::int64_t d) {
-          to_k[d] = k[d];
-          to_v[d] = v[d];
-        });
+        S const* const v = &qkv(row, first_value + kv * values_dim);
+        S* const to_k = &keys(cache, position * dim);
+        S* const to_v = &values(cache, position * values_dim);
+        each(team, dim, [=](std::int64_t d) { to_k[d] = k[d]; });
+        each(team, values_dim, [=](std::int64_t d) { to_v[d] = v[d]; });
       });
 }
 
@@ -115,7 +114,7 @@ void cached_attention_forward(ExecSpace const& exec, TokenRows const& rows, Atte
                               View2<S> out) {
   using Pieces = Scratch<Acc<S>>;
   auto const bytes =
-      64 + sizeof(Acc<S>) * static_cast<std::size_t>(Pieces::padded(tile) + Pieces::padded(shape.head_dim));
+      64 + sizeof(Acc<S>) * static_cast<std::size_t>(Pieces::padded(tile) + Pieces::padded(shape.values()));
   launch_tiles("p3d::kernels::cached_attention_forward", exec, rows.rows() * shape.heads,
                CachedForward<S>{rows, shape, texts, qkv, keys, values, out, bytes});
 }

@@ -11,6 +11,7 @@ ContextHeads context_heads(config::Config const& c, int tp_rank) {
   return {.heads = heads,
           .kv_heads = c.model.kv_heads / c.parallel.tp,
           .head_dim = c.model.head_dim(),
+          .value_dim = c.model.value_dim(),
           .first_head = heads * tp_rank,
           .scale = c.model.attention_scale()};
 }
@@ -78,6 +79,7 @@ BlockSizes block_sizes(config::Config const& c, RankPlace rank, bool on_device) 
   s.heads = heads.heads;
   s.kv_heads = heads.kv_heads;
   s.head_dim = heads.head_dim;
+  s.value_dim = heads.values();
   if (c.model.qk_norm == config::QkNorm::head) s.qk_norms = s.heads + s.kv_heads;
   if (c.model.qk_norm == config::QkNorm::full) s.qk_norms = 2, s.qk_sums = tp > 1 ? 2 : 0;
   s.ffn = c.model.ffn / tp;

@@ -56,13 +56,11 @@ BufferShape exchanged(BlockSizes const& s, std::int64_t rows, std::int64_t colum
   return s.moe.gathers ? fixed(s.moe.seen_tokens() * of_token, columns) : sent(s, rows, columns);
 }
 
-std::int64_t place_queries(BlockSizes const& s) {
-  return s.attention.place_rows() * s.attention.place_heads * s.attention.head_dim;
-}
 BufferShape attention_scores(BlockSizes const& s, ElementBytes e) {
   if (!s.on_device) return {};
   auto const& a = s.attention;
-  base::AttentionScores const scores{.storage = e.storage, .sums = e.sums, .head_dim = a.head_dim};
+  base::AttentionScores const scores{
+      .storage = e.storage, .sums = e.sums, .head_dim = a.head_dim, .value_dim = a.value_dim};
   return fixed(scores.scratch_bytes(a.place_heads, a.place_kv_heads, a.place_tokens, a.place_tokens), 1);
 }
 BufferShape ring(BlockSizes const& s, std::int64_t elements) {

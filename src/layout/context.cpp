@@ -87,9 +87,11 @@ AttentionSizes::AttentionSizes(ContextDivision const& d, ContextHeads const& h, 
       place_tokens(d.most_place_tokens()),
       heads(h.heads),
       columns(h.columns()),
+      out_columns(h.out_columns()),
       place_heads(h.heads / d.all_to_all),
       place_kv_heads(h.kv_heads / d.all_to_all),
       head_dim(h.head_dim),
+      value_dim(h.values()),
       ring(d.ring()),
       all_to_all(d.all_to_all),
       gather(d.gather) {}
@@ -97,6 +99,10 @@ AttentionSizes::AttentionSizes(ContextDivision const& d, ContextHeads const& h, 
 std::int64_t AttentionSizes::qkv_elements() const {
   return std::max(rows * columns, place_rows() * columns / all_to_all);
 }
+std::int64_t AttentionSizes::exchanged_elements() const {
+  return std::max({qkv_elements(), rows * out_columns, out_elements()});
+}
+std::int64_t AttentionSizes::sum_elements() const { return place_rows() * place_heads * std::max(head_dim, value_dim); }
 std::int64_t AttentionSizes::lse_elements() const { return std::max(rows * heads, place_rows() * place_heads); }
 
 ContextDivision context_division(config::Config const& c) {
@@ -113,16 +119,17 @@ ContextDivision context_division(config::Config const& c) {
 }
 
 ContextWidths context_widths(config::Config const& c) {
-  auto const tp = std::int64_t{c.parallel.tp}, dim = c.model.head_dim();
-  return {.q = c.model.heads / tp * dim, .kv = c.model.kv_heads / tp * dim, .heads = c.model.heads / tp};
+  auto const tp = std::int64_t{c.parallel.tp}, dim = c.model.head_dim(), value_dim = c.model.value_dim();
+  auto const heads = c.model.heads / tp, kv_heads = c.model.kv_heads / tp;
+  return {.q = heads * dim, .k = kv_heads * dim, .v = kv_heads * value_dim, .out = heads * value_dim, .heads = heads};
 }
 
 ContextTraffic context_traffic(ContextDivision const& d, ContextWidths const& w) {
   double const a = d.all_to_all, r = d.ring(), s = static_cast<double>(d.seq_len);
   double const rows = (a - 1) / a * (s / d.cp);
-  double const inputs = rows * static_cast<double>(w.q + 2 * w.kv), outputs = rows * static_cast<double>(w.q);
+  double const inputs = rows * static_cast<double>(w.q + w.k + w.v), outputs = rows * static_cast<double>(w.out);
   double const delta = rows * static_cast<double>(w.heads);
-  double const around = 2 * (r - 1) / r * s * static_cast<double>(w.kv) / a;
+  double const around = (r - 1) / r * s * static_cast<double>(w.k + w.v) / a;
   return {inputs + outputs + around, inputs + outputs + delta + 2 * around, outputs + around};
 }
 
@@ -132,8 +139,8 @@ ContextWork context_work(config::Config const& c, std::int64_t layer, MachineRat
   w.storage = static_cast<double>(config::bytes_of(type));
   w.sums = static_cast<double>(config::bytes_of(config::is_16bit(type) ? config::Precision::fp32 : type));
   double const queries = w.samples * static_cast<double>(c.model.seq_len) / c.parallel.cp;
-  // Two GEMMs: 2 operations each for every number of a query and every key.
-  double const each_key = 4.0 * static_cast<double>(w.widths.q);
+  // Two GEMMs: for every key 2 operations for each number of a query, and 2 for each of an output.
+  double const each_key = 2.0 * static_cast<double>(w.widths.q + w.widths.out);
   w.forward = queries * each_key * mean_keys(c.model.seq_len, c.model.window_of(layer)) / rates.flops;
   return w;
 }
@@ -143,12 +150,12 @@ ContextWait context_wait(ContextDivision const& d, ContextWork const& w, Machine
   auto const all_to_all = [&](std::int64_t columns, double bytes) {
     return (a - 1) * (rates.latency + s / d.cp * static_cast<double>(columns) / a * bytes / rates.bandwidth);
   };
-  double const inputs = all_to_all(w.widths.q + 2 * w.widths.kv, w.storage),
-               outputs = all_to_all(w.widths.q, w.storage);
+  double const inputs = all_to_all(w.widths.q + w.widths.k + w.widths.v, w.storage),
+               outputs = all_to_all(w.widths.out, w.storage);
   double const delta = all_to_all(w.widths.heads, w.sums);
   ContextWait out{inputs + outputs, outputs + delta + inputs, outputs};
   if (d.ring() == 1) return out;
-  double const block = s / r * 2 * static_cast<double>(w.widths.kv) / a;
+  double const block = s / r * static_cast<double>(w.widths.k + w.widths.v) / a;
   double const keys = rates.latency + block * w.storage / rates.bandwidth;
   double const sums = rates.latency + block * w.sums / rates.bandwidth;
   // The part of the communication that does not fit beside a step of the ring.

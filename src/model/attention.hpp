@@ -136,6 +136,7 @@ private:
     shape.heads = sizes_.heads;
     shape.kv_heads = sizes_.kv_heads;
     shape.head_dim = sizes_.head_dim;
+    shape.value_dim = sizes_.value_dim;
     shape.scale = scale_;
     shape.window = this->window_;
     kernels::store_keys_values<S>(tp_->exec, c.rows, shape, cache.texts, c.a.qkv, cache.keys, cache.values);

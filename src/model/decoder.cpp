@@ -67,8 +67,8 @@ template <class P>
 std::size_t Decoder<P>::bytes(config::Config const& c, layout::StageMap const& stages, int stage, std::int64_t texts,
                               std::int64_t capacity) {
   auto const s = layout::block_sizes_of(c, 1);
-  return static_cast<std::size_t>(2 * stages.num_layers(stage) * texts * s.kv_heads * capacity * s.head_dim) *
-         sizeof(S);
+  auto const tokens = texts * s.kv_heads * capacity;  // of all heads
+  return static_cast<std::size_t>(stages.num_layers(stage) * tokens * (s.head_dim + s.value_dim)) * sizeof(S);
 }
 
 template <class P>
@@ -86,7 +86,8 @@ Decoder<P>::Decoder(config::Config const& c, layout::StageMap const& stages, int
                                               stages.pipeline_rank(stage) * tp.size() + tp.rank())
                       : parallel::vocab_shard(c.model.vocab_size, tp)),
       cache_rows_(texts * layout::block_sizes_of(c, 1).kv_heads),
-      cache_columns_(capacity * c.model.head_dim()),
+      key_columns_(capacity * c.model.head_dim()),
+      value_columns_(capacity * c.model.value_dim()),
       caches_("p3d::model::keys_values", bytes(c, stages, stage, texts, capacity) / sizeof(S)) {
   P3D_REQUIRE(!tp.sequence, "a decoder's rows are whole on every rank");
   auto const range = stages.layers(stage);
@@ -107,11 +108,11 @@ void Decoder<P>::forward(StageWeights<P> const& w) {
     if (w.positions.value.extent(0) > 0) kernels::position_forward<S>(tp_->exec, t.rows(), w.positions.value, x);
     kernels::multiply<S>(tp_->exec, embedding_multiplier_, x, x);
   }
-  auto const one = cache_rows_ * cache_columns_;
+  auto const keys = cache_rows_ * key_columns_, both = keys + cache_rows_ * value_columns_;
   for (std::size_t l = 0; l < blocks_.size(); ++l) {
-    S* const place = caches_.data() + 2 * static_cast<std::int64_t>(l) * one;
-    KeyValueCache<P> const cache{t.texts(), View2<S>(place, cache_rows_, cache_columns_),
-                                 View2<S>(place + one, cache_rows_, cache_columns_)};
+    S* const place = caches_.data() + static_cast<std::int64_t>(l) * both;
+    KeyValueCache<P> const cache{t.texts(), View2<S>(place, cache_rows_, key_columns_),
+                                 View2<S>(place + keys, cache_rows_, value_columns_)};
     blocks_[l].forward({w.layers[l], t.rows(), RoutePass::decoding, x, t.saved(), t.block(), {}, true, &cache}, x);
   }
 }

@@ -50,8 +50,9 @@ struct ContextAttention<S>::Work {
   layout::ContextDivision const& division;
   int place = 0;
   std::int64_t heads, kv_heads, first_head;
-  std::int64_t query_columns, key_columns, columns;  ///< widths of a row
-  std::int64_t rows;                                 ///< rows of the place's tokens, in all samples
+  /// Widths of a row: of queries, keys, values and outputs, of keys with values, and of all of qkv.
+  std::int64_t query_columns, key_columns, value_columns, out_columns, block_columns, columns;
+  std::int64_t rows;  ///< rows of the place's tokens, in all samples
 
   Work(ContextAttention& attention, Call const& c) : of(attention), call(c), division(c.division) {
     P3D_REQUIRE(division.cp == 1 || (of.cp_ && division.cp == of.cp_->division().cp),
@@ -64,7 +65,10 @@ struct ContextAttention<S>::Work {
     first_head = of.heads_.first_head + division.member(rank) * heads;
     query_columns = heads * of.heads_.head_dim;
     key_columns = kv_heads * of.heads_.head_dim;
-    columns = query_columns + 2 * key_columns;
+    value_columns = kv_heads * of.heads_.values();
+    out_columns = heads * of.heads_.values();
+    block_columns = key_columns + value_columns;
+    columns = query_columns + block_columns;
     rows = call.samples * division.place_tokens(place).size();
   }
 
@@ -76,15 +80,15 @@ struct ContextAttention<S>::Work {
     return {of.exec_, of.cp_->members(), division, place, call.samples, sent, received};
   }
   HeadExchange<S> members() const { return members<S>(of.at_.sent, of.at_.received); }
-  std::vector<HeadColumns> queries() const { return {{0, query_columns}}; }
+  std::vector<HeadColumns> outputs() const { return {{0, out_columns}}; }
   std::vector<HeadColumns> queries_keys_values() const {
     auto const q = of.heads_.query_columns();
-    return {{0, query_columns}, {q, key_columns}, {q + of.heads_.key_columns(), key_columns}};
+    return {{0, query_columns}, {q, key_columns}, {q + of.heads_.key_columns(), value_columns}};
   }
   /// The keys and values of the other places; null where there are none.
   std::unique_ptr<KeySource<S>> other_keys() const {
     if (division.ring() == 1) return nullptr;
-    KeyMemory<S> const memory{of.exec_,      of.cp_->ring(),        division, call.samples, 2 * key_columns,
+    KeyMemory<S> const memory{of.exec_,      of.cp_->ring(),        division, call.samples, block_columns,
                               of.at_.blocks, of.at_.block_gradients};
     if (division.gather) return std::make_unique<GatheredKeys<S>>(memory);
     return std::make_unique<RingKeys<S>>(memory);
@@ -100,6 +104,7 @@ struct ContextAttention<S>::Work {
     s.heads = heads;
     s.kv_heads = kv_heads;
     s.head_dim = of.heads_.head_dim;
+    s.value_dim = of.heads_.values();
     s.first_head = first_head;
     s.scale = of.heads_.scale;
     s.window = call.window;
@@ -137,10 +142,10 @@ struct ContextAttention<S>::Work {
       if (!others) return;
       others->start(own);
       while (auto const block = others->next()) {
-        attend(block->place, block->rows, Store::add, {others->gradient().data(), 2 * key_columns});
+        attend(block->place, block->rows, Store::add, {others->gradient().data(), block_columns});
         others->send_gradient();
       }
-      kernels::add_rows<A>(of.exec_, rows, 2 * key_columns, {others->sum().data(), 2 * key_columns}, dkv);
+      kernels::add_rows<A>(of.exec_, rows, block_columns, {others->sum().data(), block_columns}, dkv);
     }
   }
 };
@@ -157,15 +162,15 @@ void ContextAttention<S>::forward(Call const& call, View1<S const> qkv, View2<S>
   Work const work(*this, call);
   HeadRows<S const> const in{qkv.data(), work.columns};
   auto result = heads_of(out);
-  if (work.exchanges()) result = {at_.place_queries.data(), work.query_columns};
+  if (work.exchanges()) result = {at_.place_out.data(), work.out_columns};
   if (work.sums_are_wide()) {
-    HeadRows<A> const wide{at_.wide_queries.data(), work.query_columns};
+    HeadRows<A> const wide{at_.wide_queries.data(), work.out_columns};
     work.template forward<A>(in, wide, lse);
-    kernels::copy_rows<A, S>(exec_, work.rows, work.query_columns, {wide.data, wide.stride}, result);
+    kernels::copy_rows<A, S>(exec_, work.rows, work.out_columns, {wide.data, wide.stride}, result);
   } else {
     work.template forward<S>(in, result, lse);
   }
-  if (work.exchanges()) work.members().to_local(work.queries(), {result.data, result.stride}, heads_of(out));
+  if (work.exchanges()) work.members().to_local(work.outputs(), {result.data, result.stride}, heads_of(out));
 }
 
 template <class S>
@@ -188,8 +193,8 @@ void ContextAttention<S>::backward(Call const& call, View1<S const> qkv, View2<S
   HeadRows<S> result = heads_of(dqkv);
   View1<A const> delta = at_.delta;
   if (work.exchanges()) {
-    HeadRows<S> const there{at_.place_queries.data(), work.query_columns};
-    work.members().to_place(work.queries(), dy, there);
+    HeadRows<S> const there{at_.place_out.data(), work.out_columns};
+    work.members().to_place(work.outputs(), dy, there);
     work.template members<A>(at_.sent_delta, at_.received_delta)
         .statistics_to_place(heads_.heads, at_.delta.data(), at_.place_delta.data());
     dy = {there.data, there.stride};
@@ -198,7 +203,7 @@ void ContextAttention<S>::backward(Call const& call, View1<S const> qkv, View2<S
   }
   auto const keys = from_column(result, work.query_columns);
   if (work.sums_are_wide()) {
-    auto const q = work.query_columns, kv = 2 * work.key_columns;
+    auto const q = work.query_columns, kv = work.block_columns;
     work.template backward<A>(in, dy, lse, delta, {at_.wide_queries.data(), q}, {at_.wide_keys.data(), kv}, whole);
     kernels::copy_rows<A, S>(exec_, work.rows, q, {at_.wide_queries.data(), q}, result);
     kernels::copy_rows<A, S>(exec_, work.rows, kv, {at_.wide_keys.data(), kv}, keys);

@@ -33,7 +33,7 @@ template <class S>
 class KeySource {
 public:
   using A = kernels::Acc<S>;
-  /// The keys and values of a place; a row has its keys, then its values.
+  /// The keys and values of a place; a row has the keys of all heads, then their values.
   struct Block {
     int place;
     HeadRows<S const> rows;

@@ -36,8 +36,8 @@ std::string no_fused_attention(config::Config const& c) {
 std::int64_t fused_attention_bytes(config::Config const& c) {
   if (c.linalg.attention == config::AttentionKernel::gemms || !no_fused_attention(c).empty()) return 0;
   auto const a = layout::block_sizes(c).attention;
-  return base::fused_attention_bytes(a.samples, a.place_tokens, a.place_heads, a.place_kv_heads, a.head_dim,
-                                     c.run.deterministic);
+  return base::fused_attention_bytes(a.samples, a.place_tokens, a.place_heads, a.place_kv_heads,
+                                     std::max(a.head_dim, a.value_dim), c.run.deterministic);
 }
 
 TypeBytes type_bytes(config::Config const& config) {

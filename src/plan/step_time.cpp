@@ -275,7 +275,7 @@ double StepModel::context_exchange(double attention) const {
   bool const ring =
       c_.context.exchange == config::ContextExchange::ring || c_.context.exchange == config::ContextExchange::automatic;
   if (!ring) return all_to_all_seconds(cluster_, group, context_traffic(c_).forward);
-  double const keys = 2 * bytes_ * tokens_ * static_cast<double>(m.kv_heads * m.head_dim()) / tp();
+  double const keys = bytes_ * tokens_ * static_cast<double>(m.kv_heads * (m.head_dim() + m.value_dim())) / tp();
   double const step = ring_step_seconds(cluster_, group, keys);
   return std::max(0.0, (p.cp - 1) * step - attention * (p.cp - 1) / p.cp);
 }

@@ -34,7 +34,7 @@ template <class S>
 struct Sample {
   using T = kernels::Acc<S>;
   kernels::AttentionShape shape;
-  std::int64_t width, out_width;
+  std::int64_t width, out_width;  ///< columns of qkv and of out
   device::Owned2<S> qkv, dout, out, dqkv;
   device::Owned1<T> lse, delta;
   device::Owned1<std::byte> memory;
@@ -45,10 +45,12 @@ struct Sample {
     shape.seq_len = c.model.seq_len;
     shape.queries = shape.keys = base::TokenSet::range(0, shape.seq_len);
     auto const members = layout::context_division(c).all_to_all;  // ranks that have a part of the heads each
-    shape.heads = sizes.heads / members, shape.kv_heads = sizes.kv_heads / members, shape.head_dim = sizes.head_dim;
+    shape.heads = sizes.heads / members, shape.kv_heads = sizes.kv_heads / members;
+    shape.head_dim = sizes.head_dim, shape.value_dim = sizes.value_dim;
     shape.scale = 1.0 / std::sqrt(static_cast<double>(sizes.head_dim));
     shape.window = c.model.window_of(0);
-    out_width = shape.heads * shape.head_dim, width = out_width + 2 * shape.kv_heads * shape.head_dim;
+    out_width = shape.heads * shape.values();
+    width = (shape.heads + shape.kv_heads) * shape.head_dim + shape.kv_heads * shape.values();
     qkv = drawn("qkv", width), dout = drawn("dout", out_width);
     out = device::Owned2<S>("p3d::report::attention_out", shape.seq_len, out_width);
     dqkv = device::Owned2<S>("p3d::report::attention_dqkv", shape.seq_len, width);
@@ -78,7 +80,7 @@ struct Sample {
   double run() const {
     ExecSpace const exec;
     kernels::AttentionScratch const scratch{memory.data(), static_cast<std::int64_t>(memory.extent(0))};
-    auto const keys = out_width, values = keys + shape.kv_heads * shape.head_dim;
+    auto const keys = shape.heads * shape.head_dim, values = keys + shape.kv_heads * shape.head_dim;
     S const* const in = qkv.data();
     auto const q = columns(in, 0), k = columns(in, keys), v = columns(in, values);
     kernels::HeadRows<S const> const y{out.data(), out_width}, dy{dout.data(), out_width};

@@ -49,7 +49,7 @@ std::vector<Product> model_products(config::Config const& c, double most_flops) 
   double const heads = c.divides_vocabulary() ? 1.0 : 1.0 / c.parallel.pp;
   std::vector<Linear> const linears{
       {"qkv", s.qkv(), s.hidden, layers},
-      {"attention out", s.hidden, s.heads * s.head_dim, layers},
+      {"attention out", s.hidden, s.heads * s.value_dim, layers},
       {"mlp up", s.up(), s.hidden, layers},
       {"mlp down", s.hidden, s.ffn, layers},
       {"head", layout::padded_shard(c.model.vocab_size, parts, 0).size(), s.hidden, heads, true}};

@@ -16,6 +16,8 @@ KERNELS = [
     ("attention_gemm.cpp", "? prob[i] * (ds[i] - shift) : T(0);", "? prob[i] * ds[i] : T(0);", "kernels_portable"),
     ("attention_problem.hpp", "return head / (shape.heads / shape.kv_heads);", "return head % shape.kv_heads;",
      "kernels"),
+    ("attention_problem.hpp", "m.row(sample * keys + place) + head * shape.values()",
+     "m.row(sample * keys + place) + head * shape.head_dim", "kernels"),
     ("norm.cpp", "return s * (d * (by + o) - a - (v - m) * s * b);", "return s * (d * (by + o) - (v - m) * s * b);",
      "kernels"),
     ("norm.cpp", "return s * (d * (by + o) - v * s * b);", "return s * (d * (by + o) + v * s * b);", "kernels"),
@@ -76,6 +78,8 @@ KERNELS = [
 ]
 
 PARALLEL = [
+    ("context.cpp", "{q + of.heads_.key_columns(), value_columns}", "{q + of.heads_.key_columns(), key_columns}",
+     "parallel_context_np2"),
     ("gradients.cpp", "!(spec.tied && !is_first_stage)", "!(spec.tied && is_first_stage)",
      "parallel_layers_np1 parallel_layers_np2"),
     ("../layout/shards.cpp", "OwnedRun{b.begin + bounds[at], bounds[at + 1] - bounds[at], shard.owned_size}",

@@ -21,20 +21,26 @@ int main(int argc, char** argv) {
   for (bool const deterministic : {true, false}) {
     auto const library = vendor_attention({.deterministic = deterministic, .device = device});
     fmt::print("{}, {}\n", library->name(), deterministic ? "the same bits every time" : "sums by atomics");
-    std::puts("type  head_dim tokens window  forward MiB  backward MiB  pieces in 256 MiB (samples x kv heads)");
+    std::puts("type  head_dim values tokens window  forward MiB  backward MiB  pieces in 256 MiB (samples x kv heads)");
     for (auto const type : {FusedCall::Type::bfloat16, FusedCall::Type::float16})
-      for (auto const& [dim, tokens, window] :
-           {std::tuple(64, 2048, 0), {64, 8192, 0}, {128, 2048, 0}, {128, 8192, 0}, {128, 8192, 1024}, {96, 1000, 0}}) {
+      for (auto const& [dim, values, tokens, window] : {std::tuple(64, 64, 2048, 0),
+                                                        {64, 64, 8192, 0},
+                                                        {128, 128, 2048, 0},
+                                                        {128, 128, 8192, 0},
+                                                        {128, 128, 8192, 1024},
+                                                        {96, 96, 1000, 0},
+                                                        {192, 128, 2048, 0}}) {
         FusedCall::Shape s;
         s.type = type;
-        s.samples = 2, s.seq_len = tokens, s.heads = 32, s.kv_heads = 8, s.head_dim = dim, s.window = window;
+        s.samples = 2, s.seq_len = tokens, s.heads = 32, s.kv_heads = 8, s.window = window;
+        s.head_dim = dim, s.value_dim = values;
         s.scale = 0.125F;
-        s.q_stride = s.k_stride = s.v_stride = 48 * dim, s.out_stride = 32 * dim;
+        s.q_stride = s.k_stride = s.v_stride = 40 * dim + 8 * values, s.out_stride = 32 * values;
         auto back = s;
         back.dout_stride = s.out_stride;
         back.dq_stride = back.dk_stride = back.dv_stride = s.q_stride;
-        std::string text =
-            fmt::format("{}  {:8} {:6} {:6}", type == FusedCall::Type::bfloat16 ? "bf16" : "fp16", dim, tokens, window);
+        std::string text = fmt::format("{}  {:8} {:6} {:6} {:6}", type == FusedCall::Type::bfloat16 ? "bf16" : "fp16",
+                                       dim, values, tokens, window);
         for (bool const backward : {false, true}) {
           auto const bytes = library->plan(backward ? back : s, backward);
           if (!bytes) ++refused;

@@ -35,7 +35,7 @@ public:
       for (std::int64_t i = 0; i < c.seq_len; ++i) {
         std::vector<double> p;
         auto const [first, top, sum] = row(c, at, i, p);
-        for (std::int64_t d = 0; d < c.head_dim; ++d) {
+        for (std::int64_t d = 0; d < c.value_dim; ++d) {
           double y = 0;
           for (std::size_t j = 0; j < p.size(); ++j) y += p[j] / sum * at.v(first + static_cast<std::int64_t>(j), d);
           at.out(i, d) = static_cast<S>(static_cast<float>(y));
@@ -48,40 +48,43 @@ public:
   bool backward(FusedCall const& c) override {
     pieces.emplace_back(c.samples, c.kv_heads);
     std::int64_t const group = c.heads / c.kv_heads;
-    std::vector<double> dk(static_cast<std::size_t>(c.samples * c.kv_heads * c.seq_len * c.head_dim)), dv(dk.size());
+    auto const keys = static_cast<std::size_t>(c.samples * c.kv_heads * c.seq_len);
+    std::vector<double> dk(keys * static_cast<std::size_t>(c.head_dim)),
+        dv(keys * static_cast<std::size_t>(c.value_dim));
     for_heads(c, [&](auto const& at) {
-      auto const place = [&](std::int64_t j, std::int64_t d) {
-        return static_cast<std::size_t>(((at.sample * c.kv_heads + at.head / group) * c.seq_len + j) * c.head_dim + d);
+      auto const key = [&](std::int64_t j) { return (at.sample * c.kv_heads + at.head / group) * c.seq_len + j; };
+      auto const dk_of = [&](std::int64_t j, std::int64_t d) -> double& {
+        return dk[static_cast<std::size_t>(key(j) * c.head_dim + d)];
+      };
+      auto const dv_of = [&](std::int64_t j, std::int64_t d) -> double& {
+        return dv[static_cast<std::size_t>(key(j) * c.value_dim + d)];
       };
       for (std::int64_t i = 0; i < c.seq_len; ++i) {
         std::vector<double> p;
         auto const first = std::get<0>(row(c, at, i, p));
         double delta = 0;
-        for (std::int64_t d = 0; d < c.head_dim; ++d) delta += double(at.out(i, d)) * double(at.dout(i, d));
+        for (std::int64_t d = 0; d < c.value_dim; ++d) delta += double(at.out(i, d)) * double(at.dout(i, d));
         std::vector<double> dq(static_cast<std::size_t>(c.head_dim));
         for (std::size_t n = 0; n < p.size(); ++n) {
           auto const j = first + static_cast<std::int64_t>(n);
           double score = 0, dp = 0;
-          for (std::int64_t d = 0; d < c.head_dim; ++d) {
-            score += c.scale * double(at.q(i, d)) * double(at.k(j, d));
-            dp += double(at.dout(i, d)) * double(at.v(j, d));
-          }
+          for (std::int64_t d = 0; d < c.head_dim; ++d) score += c.scale * double(at.q(i, d)) * double(at.k(j, d));
+          for (std::int64_t d = 0; d < c.value_dim; ++d) dp += double(at.dout(i, d)) * double(at.v(j, d));
           double const prob = std::exp(score - double(c.lse[at.statistics + i]));
           double const ds = prob * (dp - delta) * c.scale;
           for (std::int64_t d = 0; d < c.head_dim; ++d) {
             dq[static_cast<std::size_t>(d)] += ds * double(at.k(j, d));
-            dk[place(j, d)] += ds * double(at.q(i, d));
-            dv[place(j, d)] += prob * double(at.dout(i, d));
+            dk_of(j, d) += ds * double(at.q(i, d));
           }
+          for (std::int64_t d = 0; d < c.value_dim; ++d) dv_of(j, d) += prob * double(at.dout(i, d));
         }
         for (std::int64_t d = 0; d < c.head_dim; ++d)
           at.dq(i, d) = static_cast<S>(static_cast<float>(dq[static_cast<std::size_t>(d)]));
       }
-      for (std::int64_t j = 0; j < c.seq_len; ++j)
-        for (std::int64_t d = 0; d < c.head_dim; ++d) {
-          at.dk(j, d) = static_cast<S>(static_cast<float>(dk[place(j, d)]));
-          at.dv(j, d) = static_cast<S>(static_cast<float>(dv[place(j, d)]));
-        }
+      for (std::int64_t j = 0; j < c.seq_len; ++j) {
+        for (std::int64_t d = 0; d < c.head_dim; ++d) at.dk(j, d) = static_cast<S>(static_cast<float>(dk_of(j, d)));
+        for (std::int64_t d = 0; d < c.value_dim; ++d) at.dv(j, d) = static_cast<S>(static_cast<float>(dv_of(j, d)));
+      }
     });
     return true;
   }
@@ -103,11 +106,12 @@ private:
     for (std::int64_t sample = 0; sample < c.samples; ++sample)
       for (std::int64_t head = 0; head < c.heads; ++head) {
         auto const kv = head / (c.heads / c.kv_heads);
-        auto const of = [&](FusedCall::Rows r, std::int64_t h) {
-          return Matrix{static_cast<S*>(r.data) + sample * c.seq_len * r.stride + h * c.head_dim, r.stride};
+        auto const at = [&](FusedCall::Rows r, std::int64_t column) {
+          return Matrix{static_cast<S*>(r.data) + sample * c.seq_len * r.stride + column, r.stride};
         };
-        body(Head{sample, head, (sample * c.heads + head) * c.seq_len, of(c.q, head), of(c.k, kv), of(c.v, kv),
-                  of(c.out, head), of(c.dout, head), of(c.dq, head), of(c.dk, kv), of(c.dv, kv)});
+        auto const q = head * c.head_dim, k = kv * c.head_dim, v = kv * c.value_dim, y = head * c.value_dim;
+        body(Head{sample, head, (sample * c.heads + head) * c.seq_len, at(c.q, q), at(c.k, k), at(c.v, v), at(c.out, y),
+                  at(c.dout, y), at(c.dq, q), at(c.dk, k), at(c.dv, v)});
       }
   }
   /// exp(score - top) of the keys that query i sees, in p: the first of them, top and their sum.

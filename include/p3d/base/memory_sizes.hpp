@@ -25,9 +25,9 @@ inline constexpr std::int64_t panel_rows = 1024, panel_cols = 768, panel_depth =
 inline constexpr std::int64_t panel_floats =
     panel_rows * panel_depth + panel_depth * panel_cols + panel_rows * panel_cols;
 /// The bytes in which one thread of a host widens keys and values of 16 bits for attention, at most (backward needs
-/// most).
-constexpr std::int64_t attention_panel_bytes(std::int64_t keys, std::int64_t head_dim) {
-  return 2 * keys * head_dim * static_cast<std::int64_t>(sizeof(float));
+/// most). A head of keys is head_dim wide, one of values value_dim.
+constexpr std::int64_t attention_panel_bytes(std::int64_t keys, std::int64_t head_dim, std::int64_t value_dim) {
+  return keys * (head_dim + value_dim) * static_cast<std::int64_t>(sizeof(float));
 }
 
 /// The bytes in which a communicator of NCCL keeps the summands of other ranks, for sums in a fixed order
@@ -45,8 +45,8 @@ constexpr std::int64_t sort_workspace(std::int64_t tokens, std::int64_t experts,
 /// The bytes of the blocks into which attention by GEMMs on devices cuts its scores (kernels/attention_blocks.hpp). A
 /// block of queries has all keys that one of them sees in memory at once.
 struct AttentionScores {
-  std::int64_t storage = 4, sums = 4;  ///< bytes of an element, and of a number that sums some
-  std::int64_t head_dim = 1;
+  std::int64_t storage = 4, sums = 4;        ///< bytes of an element, and of a number that sums some
+  std::int64_t head_dim = 1, value_dim = 1;  ///< widths of a head of queries and keys, and of a head of values
   std::int64_t block_bytes = usual_block_bytes;
 
   /// The size limit of a block outside of tests; kernels/attention_blocks.hpp says why.
@@ -59,15 +59,15 @@ struct AttentionScores {
   /// The distance from one row of scores to the next, in numbers: rows begin on multiples of 64 bytes.
   static constexpr std::int64_t row_length(std::int64_t keys) { return (keys + 15) / 16 * 16; }
   /// The bytes of one row of scores in backward: the scores and their gradients; the query, the output's gradient and
-  /// the query's gradient; two statistics.
+  /// the query's gradient; two statistics. Forward has the output in place of the query's gradient.
   constexpr std::int64_t row_bytes(std::int64_t keys) const {
-    return sums * (2 * row_length(keys) + head_dim + 2) + 2 * storage * head_dim;
+    return sums * (2 * row_length(keys) + std::max(head_dim, value_dim) + 2) + storage * (head_dim + value_dim);
   }
   /// The most rows of keys of all heads of a block, where the block has more than one head.
   constexpr std::int64_t most_head_keys() const { return block_bytes / (2 * usual_queries * sums); }
   /// The bytes of the sums of dk and dv of so many rows of keys; 0 where they are added up in their place.
   constexpr std::int64_t sum_bytes(std::int64_t head_keys) const {
-    return storage == sums ? 0 : 2 * head_keys * head_dim * sums;
+    return storage == sums ? 0 : head_keys * (head_dim + value_dim) * sums;
   }
   /// The bytes that attention works in for one sample, and for every sample with no more tokens and heads.
   constexpr std::int64_t scratch_bytes(std::int64_t heads, std::int64_t kv_heads, std::int64_t queries,
@@ -83,7 +83,8 @@ struct AttentionScores {
 /// cuDNN's backward pass takes at most 8 bytes for each element of a head's queries, and with `deterministic` 2 bytes
 /// for each pair of a query and a key (measured by tests/platforms/cudnn.sh). The memory is for 512 MiB of such heads,
 /// or for one head of keys with its queries where that is more; the call is cut into pieces that fit. 0 where one head
-/// of keys takes more than 2 GiB: such calls are not for the library.
+/// of keys takes more than 2 GiB: such calls are not for the library. `head_dim` is the larger width of a head, of
+/// queries or of values.
 constexpr std::int64_t fused_attention_bytes(std::int64_t samples, std::int64_t tokens, std::int64_t heads,
                                              std::int64_t kv_heads, std::int64_t head_dim, bool deterministic) {
   constexpr std::int64_t mib = std::int64_t{1} << 20;

@@ -162,6 +162,25 @@ struct Moe {
   bool operator==(Moe const&) const = default;
 };
 
+/// [model.mla]: multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1). Keys and values of all heads
+/// come from one short vector of a token, its latent, behind a norm; queries from another one. A query and a key have a
+/// part without positions and behind it one that rotates, which all heads of a token share on the side of keys.
+struct Mla {
+  std::int64_t kv_lora_rank = 0;      ///< numbers of the latent of keys and values; 0: grouped-query attention
+  std::int64_t q_lora_rank = 0;       ///< numbers of the latent of queries; 0: queries come from the stream
+  std::int64_t qk_nope_head_dim = 0;  ///< dimensions of a query and a key that do not rotate
+  std::int64_t qk_rope_head_dim = 0;  ///< dimensions of a query and a key that rotate
+  std::int64_t v_head_dim = 0;        ///< width of a head of values
+  double norm_eps = 1e-6;             ///< added to the mean square in the norms of the latents
+
+  bool on() const { return kv_lora_rank > 0; }
+  /// Columns of the linear that makes a token's latents: queries, keys and values, the rotating part of keys.
+  std::int64_t latent() const { return q_lora_rank + kv_lora_rank + qk_rope_head_dim; }
+  /// Columns of a head behind the latent of keys and values: the part of a key without positions, and the value.
+  std::int64_t kv_head_dim() const { return qk_nope_head_dim + v_head_dim; }
+  bool operator==(Mla const&) const = default;
+};
+
 /// [model]; `preset` is applied first, the other keys override it.
 struct Model {
   std::string preset;  ///< "" or one of preset_names()
@@ -212,6 +231,7 @@ struct Model {
   /// 1: a layer rotates queries and keys by their positions; 0: it does not (NoPE, Kazemnejad et al., arXiv
   /// 2305.19466). It is a list as `window` is. Empty: all layers rotate them.
   std::vector<std::int64_t> rope_layers;
+  Mla mla;
   Moe moe;
 
   /// True when a layer has experts instead of one feed-forward layer.
@@ -227,8 +247,13 @@ struct Model {
     return has_experts(layer) ? moe.top_k * moe.ffn + moe.shared_ffn : ffn;
   }
   std::int64_t head_dim() const { return head_size > 0 ? head_size : hidden / heads; }
+  /// Width of a head of values, and of what attention makes of it; head_dim() is that of queries and keys.
+  std::int64_t value_dim() const { return mla.on() ? mla.v_head_dim : head_dim(); }
   /// The number of a head's dimensions that rotate.
-  std::int64_t rotary_dim() const { return static_cast<std::int64_t>(static_cast<double>(head_dim()) * rope_fraction); }
+  std::int64_t rotary_dim() const {
+    if (mla.on()) return mla.qk_rope_head_dim;
+    return static_cast<std::int64_t>(static_cast<double>(head_dim()) * rope_fraction);
+  }
   double attention_scale() const {
     return attention_multiplier > 0 ? attention_multiplier : 1.0 / std::sqrt(static_cast<double>(head_dim()));
   }

@@ -11,8 +11,9 @@
 
 namespace p3d::kernels {
 
-/// A view of the heads in a matrix's rows: head h of row r has head_dim elements from data + r * stride + h * head_dim
-/// on. The memory belongs to the matrix.
+/// A view of the heads in a matrix's rows: head h of row r has `width` elements from data + r * stride + h * width on.
+/// Heads of queries, keys and their gradients are head_dim wide; those of values, outputs and their gradients are
+/// AttentionShape::values() wide. The memory belongs to the matrix.
 template <class T>
 struct HeadRows {
   T* data = nullptr;
@@ -33,14 +34,17 @@ struct AttentionShape {
   /// Numbers of the tokens, within a sample, whose queries and whose keys this call has; under context parallelism
   /// these are two different subsets.
   base::TokenSet queries, keys;
-  std::int64_t heads = 0;     ///< query heads; query head h uses kv head h / (heads / kv_heads)
-  std::int64_t kv_heads = 0;  ///< key/value heads
-  std::int64_t head_dim = 0;
+  std::int64_t heads = 0;        ///< query heads; query head h uses kv head h / (heads / kv_heads)
+  std::int64_t kv_heads = 0;     ///< key/value heads
+  std::int64_t head_dim = 0;     ///< width of a head of queries and keys
+  std::int64_t value_dim = 0;    ///< width of a head of values and outputs; 0: head_dim
   std::int64_t first_head = 0;   ///< global number of the first query head (for dropout)
-  double scale = 1.0;            ///< 1 / sqrt(head_dim)
+  double scale = 1.0;            ///< factor of the scores, usually 1 / sqrt(head_dim)
   std::int64_t window = 0;       ///< tokens that a query sees, itself included; 0: all before it
   View1<int const> documents{};  ///< [samples, seq_len]: the first token of each token's document; empty: token 0
 
+  /// The width of a head of values, of the output, and of the gradients of both.
+  KOKKOS_INLINE_FUNCTION std::int64_t values() const { return value_dim > 0 ? value_dim : head_dim; }
   /// The length of lse and of delta. Each query and head has one number, at (sample * heads + head) * queries.size() +
   /// query.
   std::int64_t statistics() const { return samples * heads * queries.size(); }
@@ -53,8 +57,8 @@ struct AttentionScratch {
   std::int64_t bytes = 0;
 };
 /// The bytes of AttentionScratch that attention of elements of type S needs, forward and backward. They suffice for
-/// this shape and for every one that has no more samples, tokens and heads. Hosts need 0: their threads have scratch of
-/// their own.
+/// this shape and for every one that has no more samples, tokens and heads, of the same widths. Hosts need 0: their
+/// threads have scratch of their own.
 template <class S>
 std::int64_t attention_scratch_bytes(AttentionShape const& largest);
 
@@ -64,15 +68,15 @@ std::int64_t attention_scratch_bytes(AttentionShape const& largest);
 // samples are split; the vendor's GEMMs may round otherwise for another number of heads, and in 16 bits probabilities
 // and gradients of scores are rounded to S for them.
 
-/// out (as q) = dropout(softmax(scale q k^T over the visible keys)) v; lse is the log-sum-exp of each row of scaled
-/// scores. A query that sees none of the keys has out 0 and lse -infinity. O is S, or Acc<S> for a result that other
-/// keys will still be merged into. With Store::add, out and lse hold the result over other keys and become the result
-/// over both sets.
+/// out [rows of q, heads * values()] = dropout(softmax(scale q k^T over the visible keys)) v; lse is the log-sum-exp of
+/// each row of scaled scores. A query that sees none of the keys has out 0 and lse -infinity. O is S, or Acc<S> for a
+/// result that other keys will still be merged into. With Store::add, out and lse hold the result over other keys and
+/// become the result over both sets.
 template <class S, class O = S>
 void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
                        AttentionScratch scratch, HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v,
                        Store store, HeadRows<O> out, View1<Acc<S>> lse);
-/// delta = sum over head_dim of out * dout: all that backward needs of the output over all keys.
+/// delta = sum over a head's columns of out * dout: all that backward needs of the output over all keys.
 template <class S>
 void attention_delta(ExecSpace const& exec, AttentionShape const& shape, HeadRows<S const> out, HeadRows<S const> dout,
                      View1<Acc<S>> delta);

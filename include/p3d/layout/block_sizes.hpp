@@ -43,11 +43,12 @@ struct BlockSizes {
   bool sequence = false;         ///< true: n is less than N
   int tp = 1;                    ///< ranks of tensor parallelism
   std::int64_t hidden = 0;
-  std::int64_t heads = 0;     ///< local query heads
-  std::int64_t kv_heads = 0;  ///< local key/value heads
-  std::int64_t head_dim = 0;
-  std::int64_t ffn = 0;  ///< local width of the MLP; in a layer with experts the width of shared ones, or 0
-  bool gated = false;    ///< SwiGLU, GeGLU: the up projection is (gate | up), 2 ffn wide
+  std::int64_t heads = 0;      ///< local query heads
+  std::int64_t kv_heads = 0;   ///< local key/value heads
+  std::int64_t head_dim = 0;   ///< width of a head of queries and keys
+  std::int64_t value_dim = 0;  ///< width of a head of values, and of what attention makes of it
+  std::int64_t ffn = 0;        ///< local width of the MLP; in a layer with experts the width of shared ones, or 0
+  bool gated = false;          ///< SwiGLU, GeGLU: the up projection is (gate | up), 2 ffn wide
   bool layernorm = true;
   bool norms_before = true;       ///< there is a norm in front of each sub-layer
   bool norms_after = false;       ///< there is a norm behind each sub-layer
@@ -61,7 +62,7 @@ struct BlockSizes {
   int vocab_ranks = 1;         ///< ranks over which the vocabulary is divided
   std::int64_t documents = 0;  ///< tokens of whole samples, each with its document
   bool on_device = false;      ///< true: kernels have their form for devices
-  std::int64_t qkv() const { return (heads + 2 * kv_heads) * head_dim; }
+  std::int64_t qkv() const { return (heads + kv_heads) * head_dim + kv_heads * value_dim; }
   /// Columns of queries and keys before their norm.
   std::int64_t qk() const { return qk_norms > 0 ? (heads + kv_heads) * head_dim : 0; }
   /// Columns of a norm's output in front of a sub-layer, and of a branch before the norm behind one; 0: no such norm.

@@ -34,7 +34,7 @@
   ROW(layer, qkv, matrix, storage, exchanged_qkv(s), layer, "queries, keys and values behind norm and rotation")    \
   ROW(layer, qk, matrix, storage, tokens(s, s.qk()), statistics, "queries and keys before their norm")              \
   ROW(layer, qk_scale, matrix, sums, tokens(s, s.qk_norms), statistics, "1 / root mean square of queries and keys") \
-  ROW(layer, heads, matrix, storage, tokens(s, s.heads* s.head_dim), attention, "output of attention")              \
+  ROW(layer, heads, matrix, storage, tokens(s, s.heads* s.value_dim), attention, "output of attention")             \
   ROW(layer, lse, vector, sums, fixed(s.lse_elements, 1), attention_sums, "log-sum-exp of attention's scores")      \
   ROW(layer, branch1, matrix, storage, rows(s, s.branch()), branch_sum, "attention branch before its norm")         \
   ROW(layer, post_norm1_mean, vector, sums, rows(s, s.norms_after&& s.layernorm ? 1 : 0), branch_sum,               \
@@ -81,7 +81,7 @@
       "gathered input of a column-parallel linear")                                                                  \
   ROW(scratch, dact, matrix, storage, tokens(s, s.ffn), scratch, "gradient of act")                                  \
   ROW(scratch, dup, matrix, storage, tokens(s, s.up()), scratch, "gradient of up")                                   \
-  ROW(scratch, dheads, matrix, storage, tokens(s, s.heads* s.head_dim), scratch, "gradient of heads")                \
+  ROW(scratch, dheads, matrix, storage, tokens(s, s.heads* s.value_dim), scratch, "gradient of heads")               \
   ROW(scratch, dqkv, matrix, storage, exchanged_qkv(s), scratch, "gradient of qkv")                                  \
   ROW(scratch, qk_sums, matrix, sums, tokens(s, s.qk_sums), scratch, "sums over tp for norms of queries and keys")
 
@@ -142,15 +142,15 @@
   ROW(attention, scores, vector, byte, attention_scores(s, e), scratch, "blocks of scores on devices")                 \
   ROW(attention, blocks, vector, storage, key_blocks(s), scratch, "keys and values of two places, or of all")          \
   ROW(attention, block_gradients, vector, sums, key_gradients(s), scratch, "gradients of keys and values that travel") \
-  ROW(attention, wide_queries, vector, sums, ring(s, e.narrow() ? place_queries(s) : 0), scratch,                      \
+  ROW(attention, wide_queries, vector, sums, ring(s, e.narrow() ? s.attention.sum_elements() : 0), scratch,            \
       "sums over blocks of keys, where results have 16 bits")                                                          \
   ROW(attention, wide_keys, vector, sums, ring(s, e.narrow() ? s.attention.block_elements() : 0), scratch,             \
       "sums for keys and values, where results have 16 bits")                                                          \
-  ROW(attention, sent, vector, storage, all_to_all(s, s.attention.qkv_elements()), scratch,                            \
+  ROW(attention, sent, vector, storage, all_to_all(s, s.attention.exchanged_elements()), scratch,                      \
       "what an all-to-all sends")                                                                                      \
-  ROW(attention, received, vector, storage, all_to_all(s, s.attention.qkv_elements()), scratch,                        \
+  ROW(attention, received, vector, storage, all_to_all(s, s.attention.exchanged_elements()), scratch,                  \
       "what an all-to-all receives")                                                                                   \
-  ROW(attention, place_queries, vector, storage, all_to_all(s, place_queries(s)), scratch,                             \
+  ROW(attention, place_out, vector, storage, all_to_all(s, s.attention.out_elements()), scratch,                       \
       "outputs, or their gradients, of some heads")                                                                    \
   ROW(attention, place_qkv, vector, storage, all_to_all(s, s.attention.qkv_elements()), scratch,                       \
       "gradients of qkv of some heads")                                                                                \

@@ -52,21 +52,29 @@ struct ContextDivision {
 
 /// The heads of one rank of tp.
 struct ContextHeads {
-  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  std::int64_t heads = 0, kv_heads = 0;
+  std::int64_t head_dim = 0;    ///< width of a head of queries and keys
+  std::int64_t value_dim = 0;   ///< width of a head of values and outputs; 0: head_dim
   std::int64_t first_head = 0;  ///< global number of the first query head
-  double scale = 1.0;           ///< 1 / sqrt(head_dim)
+  double scale = 1.0;           ///< factor of the scores, usually 1 / sqrt(head_dim)
+  /// The width of a head of values, of the output, and of the gradients of both.
+  std::int64_t values() const { return value_dim > 0 ? value_dim : head_dim; }
   std::int64_t query_columns() const { return heads * head_dim; }
-  std::int64_t key_columns() const { return kv_heads * head_dim; }  ///< the values have as many
-  std::int64_t columns() const { return query_columns() + 2 * key_columns(); }
+  std::int64_t key_columns() const { return kv_heads * head_dim; }
+  std::int64_t value_columns() const { return kv_heads * values(); }
+  /// Columns of the output and of its gradient.
+  std::int64_t out_columns() const { return heads * values(); }
+  /// Columns of qkv: queries, then keys, then values.
+  std::int64_t columns() const { return query_columns() + key_columns() + value_columns(); }
 };
 
 /// Sizes of the arrays that one layer's attention keeps and works in, for a microbatch: the same on every rank.
 struct AttentionSizes {
   std::int64_t samples = 0;
   std::int64_t rows = 0, place_tokens = 0;  ///< the most tokens of any rank in all samples, of any place in one
-  std::int64_t heads = 0, columns = 0;      ///< local sizes before an all-to-all
-  std::int64_t place_heads = 0, place_kv_heads = 0;  ///< local heads after it
-  std::int64_t head_dim = 0;
+  std::int64_t heads = 0, columns = 0, out_columns = 0;  ///< local sizes before an all-to-all
+  std::int64_t place_heads = 0, place_kv_heads = 0;      ///< local heads after it
+  std::int64_t head_dim = 0, value_dim = 0;  ///< widths of a head of queries and keys, and of a head of values
   int ring = 1, all_to_all = 1;
   bool gather = false;
   AttentionSizes() = default;
@@ -75,10 +83,16 @@ struct AttentionSizes {
   std::int64_t place_rows() const { return samples * place_tokens; }
   /// Elements of a layer's qkv.
   std::int64_t qkv_elements() const;
+  /// Elements that an all-to-all sends or receives at most: those of qkv or of the output.
+  std::int64_t exchanged_elements() const;
+  /// Elements of the output of a place's tokens, for the heads of one rank.
+  std::int64_t out_elements() const { return place_rows() * place_heads * value_dim; }
+  /// Elements of the sums for queries' gradients or for outputs of a place's tokens, whichever are more.
+  std::int64_t sum_elements() const;
   /// Elements of a layer's log-sum-exp.
   std::int64_t lse_elements() const;
   /// Elements of the keys and values of one place.
-  std::int64_t block_elements() const { return place_rows() * 2 * place_kv_heads * head_dim; }
+  std::int64_t block_elements() const { return place_rows() * place_kv_heads * (head_dim + value_dim); }
 };
 
 /// Speeds of a rank and of the connection between two ranks. The defaults are those of a CPU core; only the ratio of
@@ -93,16 +107,16 @@ struct MachineRates {
 /// least forward and backward (context_wait with the default rates); among equals the smallest a.
 ContextDivision context_division(config::Config const& config);
 
-/// Widths of a rank of tp, in elements: of queries and of keys (or values), and the number of query heads.
+/// Widths of a rank of tp, in elements: of queries, keys, values and outputs; and the number of query heads.
 struct ContextWidths {
-  std::int64_t q = 0, kv = 0, heads = 0;
+  std::int64_t q = 0, k = 0, v = 0, out = 0, heads = 0;
 };
 ContextWidths context_widths(config::Config const& config);
 
 /// The data that a rank sends for one layer and one sequence, in elements: queries, keys, values, outputs and their
-/// gradients. (Forward 2 (r-1)/r s kv for a ring of r, twice that backward; all-to-all of a: (a-1)/a (s/cp) (2
-/// q + 2 kv) each way, and backward a number for each query and head.) Backward sends as much as forward in the storage
-/// type; the other elements are sums. `again` is a forward whose queries, keys and values are kept behind the
+/// gradients. (Forward (r-1)/r s (k + v) for a ring of r, twice that backward; all-to-all of a: (a-1)/a (s/cp) (q +
+/// k + v + out) each way, and backward a number for each query and head.) Backward sends as much as forward in the
+/// storage type; the other elements are sums. `again` is a forward whose queries, keys and values are kept behind the
 /// all-to-all.
 struct ContextTraffic {
   double forward = 0, backward = 0, again = 0;

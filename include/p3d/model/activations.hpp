@@ -57,7 +57,7 @@ struct MoeActivations {
 ///   branch1, branch2               [n, hidden], with bias, where a norm follows; then their gradients
 ///   qkv                            [N, qkv], after norm and rotary embedding; then as attention keeps it
 ///   qk, qk_scale                   [N, (heads + kv_heads) head_dim], [N, norms]: kernels/qk_norm.hpp
-///   heads, up, act                 [N, heads head_dim], [N, up], [N, ffn]
+///   heads, up, act                 [N, heads value_dim], [N, up], [N, ffn]
 ///   lse                            as attention keeps it
 template <class P>
 struct BlockActivations {

@@ -101,8 +101,8 @@ private:
   NormLayer<P> final_norm_;
   double embedding_multiplier_, logits_scaling_;
   parallel::VocabShard vocab_;
-  std::int64_t cache_rows_, cache_columns_;
-  device::Owned1<S> caches_;  ///< keys, then values, of layer after layer
+  std::int64_t cache_rows_, key_columns_, value_columns_;  ///< shapes of the caches of a layer
+  device::Owned1<S> caches_;                               ///< keys, then values, of layer after layer
   device::Owned1<S> picked_, logits_;
 };
 

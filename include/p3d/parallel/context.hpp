@@ -89,7 +89,7 @@ public:
   /// The all-to-all of forward, in place: qkv of the rank's tokens [rows, columns()] becomes what forward and backward
   /// take. Without an all-to-all nothing is done.
   void exchange(Call const& call, View1<S> qkv);
-  /// out [rows, query_columns()] of the rank's tokens, and lse, from the exchanged qkv.
+  /// out [rows, out_columns()] of the rank's tokens, and lse, from the exchanged qkv.
   void forward(Call const& call, View1<S const> qkv, View2<S> out, View1<A> lse);
   /// Overwrites dqkv [rows, columns()] of the rank's tokens with the gradient.
   void backward(Call const& call, View1<S const> qkv, View2<S const> out, View1<A const> lse, View2<S const> dout,

@@ -32,18 +32,21 @@ struct Case {
   double dropout = 0.0;
   std::vector<int> documents{};  ///< of one sample
   std::int64_t first_sample = 5, first_head = 2;
+  std::int64_t value_dim = head_dim;
 
   std::int64_t seq_len() const { return division.seq_len; }
   std::int64_t q() const { return heads * head_dim; }
-  std::int64_t kv() const { return kv_heads * head_dim; }
-  std::int64_t qkv() const { return q() + 2 * kv(); }
+  std::int64_t k() const { return kv_heads * head_dim; }
+  std::int64_t v() const { return kv_heads * value_dim; }
+  std::int64_t out() const { return heads * value_dim; }
+  std::int64_t qkv() const { return q() + k() + v(); }
   kernels::Dropout drop() const { return kernels::make_dropout(dropout, 7, "attention"); }
   std::string name() const {
     return std::to_string(division.cp) + " ranks, all_to_all " + std::to_string(division.all_to_all) + " gather " +
            std::to_string(division.gather) + " order " + std::to_string(static_cast<int>(division.order)) + " length " +
-           std::to_string(seq_len()) + " kv " + std::to_string(kv_heads) + " window " + std::to_string(window) +
-           " dropout " + std::to_string(dropout) + " samples " + std::to_string(samples) + " documents " +
-           std::to_string(documents.size());
+           std::to_string(seq_len()) + " kv " + std::to_string(kv_heads) + " value_dim " + std::to_string(value_dim) +
+           " window " + std::to_string(window) + " dropout " + std::to_string(dropout) + " samples " +
+           std::to_string(samples) + " documents " + std::to_string(documents.size());
   }
 };
 
@@ -58,15 +61,15 @@ struct Result {
 
 /// All of it, by loops over queries and keys.
 Result plain(Case const& c) {
-  auto const s = c.seq_len(), n = c.head_dim;
+  auto const s = c.seq_len(), n = c.head_dim, m = c.value_dim;
   auto const rows = c.samples * s;
   auto const at = [](Numbers& m, std::int64_t i) -> double& { return m[static_cast<std::size_t>(i)]; };
-  Result r{Numbers(static_cast<std::size_t>(rows * c.q())), Numbers(static_cast<std::size_t>(rows * c.heads)),
+  Result r{Numbers(static_cast<std::size_t>(rows * c.out())), Numbers(static_cast<std::size_t>(rows * c.heads)),
            Numbers(static_cast<std::size_t>(rows * c.qkv()))};
-  Numbers x(static_cast<std::size_t>(rows * c.qkv())), d(static_cast<std::size_t>(rows * c.q()));
+  Numbers x(static_cast<std::size_t>(rows * c.qkv())), d(static_cast<std::size_t>(rows * c.out()));
   for (std::int64_t i = 0; i < rows; ++i) {
     for (std::int64_t j = 0; j < c.qkv(); ++j) at(x, i * c.qkv() + j) = number("qkv", i, j);
-    for (std::int64_t j = 0; j < c.q(); ++j) at(d, i * c.q() + j) = number("dout", i, j);
+    for (std::int64_t j = 0; j < c.out(); ++j) at(d, i * c.out() + j) = number("dout", i, j);
   }
   auto const drop = c.drop();
   double const scale = 1 / std::sqrt(double(n));
@@ -75,17 +78,16 @@ Result plain(Case const& c) {
       for (std::int64_t i = 0; i < s; ++i) {
         std::int64_t first = c.documents.empty() ? 0 : c.documents[static_cast<std::size_t>(i)];
         if (c.window > 0) first = std::max(first, i + 1 - c.window);
-        auto const row = (b * s + i) * c.qkv() + h * n, go = (b * s + i) * c.q() + h * n;
-        auto const kv = c.q() + h / (c.heads / c.kv_heads) * n;
-        auto const key = [&](std::int64_t j) { return (b * s + j) * c.qkv() + kv; };
+        auto const row = (b * s + i) * c.qkv() + h * n, go = (b * s + i) * c.out() + h * m;
+        auto const kv = h / (c.heads / c.kv_heads);
+        auto const key = [&](std::int64_t j) { return (b * s + j) * c.qkv() + c.q() + kv * n; };
+        auto const value = [&](std::int64_t j) { return (b * s + j) * c.qkv() + c.q() + c.k() + kv * m; };
         double sum = 0, delta = 0;
         Numbers p, mask, dp;
         for (std::int64_t j = first; j <= i; ++j) {
           double score = 0, gradient = 0;
-          for (std::int64_t e = 0; e < n; ++e) {
-            score += at(x, row + e) * at(x, key(j) + e);
-            gradient += at(d, go + e) * at(x, key(j) + c.kv() + e);
-          }
+          for (std::int64_t e = 0; e < n; ++e) score += at(x, row + e) * at(x, key(j) + e);
+          for (std::int64_t e = 0; e < m; ++e) gradient += at(d, go + e) * at(x, value(j) + e);
           p.push_back(std::exp(score * scale));
           sum += p.back();
           auto const element = static_cast<std::uint64_t>(((c.first_head + h) * s + i) * s + j);
@@ -101,10 +103,12 @@ Result plain(Case const& c) {
           auto const t = static_cast<std::size_t>(j - first);
           double const ds = p[t] * (dp[t] - delta) * scale;
           for (std::int64_t e = 0; e < n; ++e) {
-            at(r.out, go + e) += p[t] * mask[t] * at(x, key(j) + c.kv() + e);
             at(r.dqkv, row + e) += ds * at(x, key(j) + e);
             at(r.dqkv, key(j) + e) += ds * at(x, row + e);
-            at(r.dqkv, key(j) + c.kv() + e) += p[t] * mask[t] * at(d, go + e);
+          }
+          for (std::int64_t e = 0; e < m; ++e) {
+            at(r.out, go + e) += p[t] * mask[t] * at(x, value(j) + e);
+            at(r.dqkv, value(j) + e) += p[t] * mask[t] * at(d, go + e);
           }
         }
       }
@@ -144,7 +148,8 @@ template <class S>
 Sent run(Case const& c, Result& r) {
   auto& cp = group(c.division);
   auto const tokens = c.division.tokens(cp.rank());
-  ContextHeads const heads{c.heads, c.kv_heads, c.head_dim, c.first_head, 1 / std::sqrt(double(c.head_dim))};
+  ContextHeads const heads{c.heads,     c.kv_heads,   c.head_dim,
+                           c.value_dim, c.first_head, 1 / std::sqrt(double(c.head_dim))};
   auto const planned = c.division.of_length(std::max(c.planned, c.seq_len()));
   layout::AttentionSizes const sizes(planned, heads, 2);
   device::ArenaSize size;
@@ -154,8 +159,8 @@ Sent run(Case const& c, Result& r) {
   EXPECT_EQ(arena.used(), size.used());
   attention.attach({}, cp);
 
-  auto const x = local_rows<S>(c, "qkv", c.qkv(), tokens), d = local_rows<S>(c, "dout", c.q(), tokens);
-  device::Owned2<S> const out("out", x.extent(0), static_cast<std::size_t>(c.q())),
+  auto const x = local_rows<S>(c, "qkv", c.qkv(), tokens), d = local_rows<S>(c, "dout", c.out(), tokens);
+  device::Owned2<S> const out("out", x.extent(0), static_cast<std::size_t>(c.out())),
       dx("dqkv", x.extent(0), x.extent(1));
   device::Owned1<S> const qkv("qkv", static_cast<std::size_t>(sizes.qkv_elements()));
   device::Owned1<S> const lse("lse", static_cast<std::size_t>(sizes.lse_elements()));
@@ -220,7 +225,7 @@ std::vector<ContextDivision> divisions(std::int64_t length) {
 void check(Case const& c, Result const& whole) {
   Result part;
   run<double>(c, part);
-  expect_rows(c, part.out, whole.out, c.q(), 1e-12, "out");
+  expect_rows(c, part.out, whole.out, c.out(), 1e-12, "out");
   expect_rows(c, part.dqkv, whole.dqkv, c.qkv(), 1e-12, "dqkv");
 }
 
@@ -253,6 +258,14 @@ TEST(Context, IsTheWholeAttention) {
   auto const h = heads_for_all();
   check_all({.division = {.seq_len = 17}, .heads = h, .kv_heads = h});
   check_all({.division = {.seq_len = 33}, .heads = 2 * h, .kv_heads = h, .samples = 2, .dropout = 0.3});
+}
+
+TEST(Context, ValuesHaveAWidthOfTheirOwn) {
+  auto const h = heads_for_all();
+  check_all({.division = {.seq_len = 33}, .heads = h, .kv_heads = h, .samples = 2, .dropout = 0.2, .value_dim = 2});
+  check_all({.division = {.seq_len = 35}, .planned = 40, .heads = 2 * h, .kv_heads = h, .window = 9, .value_dim = 5});
+  // An output that is wider than queries, keys and values together.
+  check_all({.division = {.seq_len = 17}, .heads = 4 * h, .kv_heads = h, .documents = squares(17), .value_dim = 8});
 }
 
 TEST(Context, WindowsAndDocumentsHideKeys) {
@@ -289,7 +302,7 @@ TEST(Context, LongerSequencesOfFloat) {
   auto const whole = plain(c);
   Result part;
   run<float>(c, part);
-  expect_rows(c, part.out, whole.out, c.q(), 3e-6, "out");
+  expect_rows(c, part.out, whole.out, c.out(), 3e-6, "out");
   expect_rows(c, part.dqkv, whole.dqkv, c.qkv(), 3e-5, "dqkv");
 }
 
@@ -297,12 +310,15 @@ TEST(Context, SendsWhatTheTableSays) {
   auto const h = heads_for_all();
   auto const length = 4 * h;
   for (auto const& division : divisions(length)) {
-    Case c{.division = division, .heads = 2 * h, .kv_heads = h, .samples = 2};
-    Result r;
-    auto const sent = run<double>(c, r);
-    auto const table = layout::context_traffic(division, {.q = c.q(), .kv = c.kv(), .heads = c.heads});
-    EXPECT_EQ(static_cast<double>(sent.forward), 2 * 8 * table.forward) << c.name();
-    EXPECT_EQ(static_cast<double>(sent.backward), 2 * 8 * table.backward) << c.name();
+    for (std::int64_t const value_dim : {3, 7}) {
+      Case c{.division = division, .heads = 2 * h, .kv_heads = h, .samples = 2, .value_dim = value_dim};
+      Result r;
+      auto const sent = run<double>(c, r);
+      auto const table =
+          layout::context_traffic(division, {.q = c.q(), .k = c.k(), .v = c.v(), .out = c.out(), .heads = c.heads});
+      EXPECT_EQ(static_cast<double>(sent.forward), 2 * 8 * table.forward) << c.name();
+      EXPECT_EQ(static_cast<double>(sent.backward), 2 * 8 * table.backward) << c.name();
+    }
   }
 }
 

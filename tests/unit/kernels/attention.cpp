@@ -46,15 +46,17 @@ TEST_P(Attention, In16BitsIsTheOneInDoubleRoundedOnce) {
   check_16_bits<float16>(c, rounded<float16>(qkv), rounded<float16>(dout));
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, Attention,
-                         // 300 and 600: more than one block of keys, and both heights of the host's query tiles.
-                         ::testing::Values(Case{1, 300, 2, 1, 12, 0.0}, Case{1, 600, 2, 1, 10, 0.0},
-                                           Case{1, 523, 1, 1, 9, 0.2}, Case{2, 5, 2, 2, 6, 0.0},
-                                           Case{1, 1, 1, 1, 4, 0.0}, Case{1, 64, 1, 1, 32, 0.0},
-                                           Case{2, 65, 2, 1, 8, 0.0}, Case{1, 150, 4, 2, 64, 0.0},
-                                           Case{1, 130, 3, 1, 37, 0.0}, Case{2, 7, 2, 2, 6, 0.3},
-                                           Case{1, 131, 4, 2, 20, 0.2}, Case{3, 64, 2, 1, 40, 0.5}),
-                         [](auto const& info) { return info.param.name(); });
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, Attention,
+    // 300 and 600: more than one block of keys, and both heights of the host's query tiles.
+    ::testing::Values(Case{1, 300, 2, 1, 12, 0.0}, Case{1, 600, 2, 1, 10, 0.0}, Case{1, 523, 1, 1, 9, 0.2},
+                      Case{2, 5, 2, 2, 6, 0.0}, Case{1, 1, 1, 1, 4, 0.0}, Case{1, 64, 1, 1, 32, 0.0},
+                      Case{2, 65, 2, 1, 8, 0.0}, Case{1, 150, 4, 2, 64, 0.0}, Case{1, 130, 3, 1, 37, 0.0},
+                      Case{2, 7, 2, 2, 6, 0.3}, Case{1, 131, 4, 2, 20, 0.2}, Case{3, 64, 2, 1, 40, 0.5},
+                      with_values({2, 5, 2, 2, 6, 0.0}, 4), with_values({2, 7, 4, 2, 4, 0.3}, 6),
+                      with_values({1, 300, 2, 1, 12, 0.1}, 9), with_values({1, 150, 4, 2, 24, 0.0}, 16),
+                      with_values({1, 131, 3, 1, 5, 0.2}, 150)),
+    [](auto const& info) { return info.param.name(); });
 
 class AttentionGradient : public ::testing::TestWithParam<Case> {};
 TEST_P(AttentionGradient, MatchesFiniteDifferences) {
@@ -65,28 +67,32 @@ TEST_P(AttentionGradient, MatchesFiniteDifferences) {
 }
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionGradient,
                          ::testing::Values(Case{2, 5, 4, 2, 6, 0.0}, Case{1, 67, 1, 1, 3, 0.0},
-                                           Case{2, 6, 2, 1, 4, 0.4}, Case{1, 66, 2, 2, 2, 0.3}),
+                                           Case{2, 6, 2, 1, 4, 0.4}, Case{1, 66, 2, 2, 2, 0.3},
+                                           with_values({2, 5, 4, 2, 4, 0.3}, 6), with_values({1, 67, 1, 1, 3, 0.0}, 2)),
                          [](auto const& info) { return info.param.name(); });
 
-TEST(AttentionSplit, HeadsInTwoHalvesGiveTheSameNumbers) {
-  Case const whole{2, 70, 4, 2, 10, 0.3};
+void expect_same_in_halves(std::int64_t values) {
+  Case const whole = with_values({2, 70, 4, 2, 10, 0.3}, values);
   auto const qkv = random_values("qkv", whole.rows() * whole.width()),
              dout = random_values("dout", whole.rows() * whole.out_width());
   auto const all = forward<double>(whole, qkv);
   auto const gradient = backward<double>(whole, qkv, dout);
   for (std::int64_t half : {0, 1}) {
-    Case part{2, 70, 2, 1, 10, 0.3};
+    Case part = with_values({2, 70, 2, 1, 10, 0.3}, values);
     part.first_head = 2 * half;
     // Queries of two heads, keys and values of one.
     std::vector<std::pair<std::int64_t, std::int64_t>> const ranges = {
-        {2 * half * 10, 20}, {(4 + half) * 10, 10}, {(6 + half) * 10, 10}};
+        {2 * half * 10, 20}, {(4 + half) * 10, 10}, {60 + half * values, values}};
     auto const split = forward<double>(part, columns_of(qkv, whole.width(), ranges));
-    std::vector<std::pair<std::int64_t, std::int64_t>> const out_range = {{2 * half * 10, 20}};
+    std::vector<std::pair<std::int64_t, std::int64_t>> const out_range = {{2 * half * values, 2 * values}};
     expect_same(split.out, columns_of(all.out, whole.out_width(), out_range), "out");
     expect_same(
         backward<double>(part, columns_of(qkv, whole.width(), ranges), columns_of(dout, whole.out_width(), out_range)),
         columns_of(gradient, whole.width(), ranges), "dqkv");
   }
+}
+TEST(AttentionSplit, HeadsInTwoHalvesGiveTheSameNumbers) {
+  for (std::int64_t values : {10, 6}) expect_same_in_halves(values);
 }
 
 TEST(AttentionSplit, SamplesOneByOneGiveTheSameNumbers) {

@@ -28,7 +28,7 @@ std::int64_t asked_for(std::int64_t usual) {
 std::int64_t const bytes = kernels::attention_block_bytes = asked_for(kernels::attention_block_bytes);
 
 kernels::AttentionShape shape_of(TokenSet queries, TokenSet keys, std::int64_t heads, std::int64_t kv_heads,
-                                 std::int64_t dim, std::int64_t window) {
+                                 std::int64_t dim, std::int64_t values, std::int64_t window) {
   kernels::AttentionShape s;
   s.samples = 1;
   s.queries = queries;
@@ -36,20 +36,24 @@ kernels::AttentionShape shape_of(TokenSet queries, TokenSet keys, std::int64_t h
   s.heads = heads;
   s.kv_heads = kv_heads;
   s.head_dim = dim;
+  s.value_dim = values;
   s.window = window;
   return s;
 }
 
-/// What a block of so many rows takes: what attention_gemm.cpp takes for it.
+/// What a block of so many rows takes, forward or backward: what attention_gemm.cpp takes for it.
 template <class S>
-std::int64_t bytes_of(std::int64_t rows, std::int64_t keys, std::int64_t dim) {
+std::int64_t bytes_of(std::int64_t rows, std::int64_t keys, std::int64_t dim, std::int64_t values) {
   using A = Acc<S>;
   auto const piece = [](std::int64_t n, std::size_t size) {
     return (n * static_cast<std::int64_t>(size) + 63) / 64 * 64;
   };
   std::int64_t const length = p3d::base::AttentionScores::row_length(keys);
-  return 2 * piece(rows * length, sizeof(A)) + piece(rows * dim, sizeof(A)) + 2 * piece(rows * dim, sizeof(S)) +
-         piece(2 * rows, sizeof(A));
+  auto const forward = piece(rows * length, sizeof(A)) + piece(rows * values, sizeof(A)) + piece(2 * rows, sizeof(A)) +
+                       piece(rows * dim, sizeof(S));
+  auto const backward = 2 * piece(rows * length, sizeof(A)) + piece(rows * dim, sizeof(A)) +
+                        piece(rows * dim, sizeof(S)) + piece(rows * values, sizeof(S));
+  return std::max(forward, backward);
 }
 
 /// Every query is in one block, with all keys that it sees, in the memory that was promised; what changed is in
@@ -77,7 +81,8 @@ void check(kernels::AttentionShape const& s, std::int64_t promised, std::set<std
       }
     }
     ASSERT_LE(b.key0 + b.keys, s.keys.size());
-    ASSERT_LE(sums + bytes_of<S>(blocks.kv_heads() * blocks.members() * b.queries, b.keys, s.head_dim), promised);
+    ASSERT_LE(sums + bytes_of<S>(blocks.kv_heads() * blocks.members() * b.queries, b.keys, s.head_dim, s.value_dim),
+              promised);
     query += b.queries;
     ++count;
   }
@@ -94,13 +99,13 @@ TEST(AttentionBlocksOfDevices, HoldWhatTheyNeedInTheMemoryThatIsPromised) {
   std::set<std::string> kinds;
   for (std::int64_t const most : {std::int64_t{1}, std::int64_t{1} << 16, std::int64_t{1} << 20, std::int64_t{1} << 26})
     for (auto const& [heads, kv_heads] : {std::pair(1, 1), {6, 2}, {32, 4}, {8, 8}, {9, 1}})
-      for (std::int64_t dim : {8, 128})
+      for (auto const& [dim, values] : {std::pair<std::int64_t, std::int64_t>(8, 8), {128, 128}, {192, 128}, {8, 200}})
         for (std::int64_t window : {0, 1, 700}) {
           kernels::attention_block_bytes = most;
           TokenSet const all = TokenSet::range(0, 3000), zigzag{{{300, 450}, {2250, 700}}, 1},
                          striped{{{2, 1000}, {}}, 3};
           auto const of = [&](TokenSet const& q, TokenSet const& k) {
-            return shape_of(q, k, heads, kv_heads, dim, window);
+            return shape_of(q, k, heads, kv_heads, dim, values, window);
           };
           // As the plan has it: without windows, for the longest.
           auto largest = of(all, all);
@@ -124,7 +129,7 @@ TEST(AttentionBlocksOfDevices, AreBoundedAndLongOnesHaveNoMoreThanTheyNeed) {
   kernels::attention_block_bytes = std::int64_t{1} << 26;
   auto const scratch = [](std::int64_t tokens) {
     auto const all = TokenSet::range(0, tokens);
-    return AttentionBlocks<bfloat16>::scratch_bytes(shape_of(all, all, 32, 8, 128, 0));
+    return AttentionBlocks<bfloat16>::scratch_bytes(shape_of(all, all, 32, 8, 128, 128, 0));
   };
   EXPECT_LT(scratch(2048), std::int64_t{140} << 20);
   EXPECT_EQ(scratch(8192), scratch(32768)) << "bounded";

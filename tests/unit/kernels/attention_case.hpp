@@ -21,10 +21,12 @@ struct Case {
   std::int64_t first_head = 0, first_sample = 3;
 
   std::int64_t rows() const { return samples * seq; }
-  std::int64_t width() const { return (heads + 2 * kv_heads) * dim; }
-  std::int64_t out_width() const { return heads * dim; }
   std::int64_t window = 0;
   std::vector<int> documents{};  ///< [samples, seq]: the first token of each one's document
+  std::int64_t value_dim = 0;    ///< 0: dim
+  std::int64_t values() const { return value_dim > 0 ? value_dim : dim; }
+  std::int64_t width() const { return (heads + kv_heads) * dim + kv_heads * values(); }
+  std::int64_t out_width() const { return heads * values(); }
   kernels::AttentionShape shape() const {
     kernels::AttentionShape s;
     s.first_sample = first_sample;
@@ -34,6 +36,7 @@ struct Case {
     s.heads = heads;
     s.kv_heads = kv_heads;
     s.head_dim = dim;
+    s.value_dim = value_dim;
     s.first_head = first_head;
     s.scale = 1.0 / std::sqrt(static_cast<double>(dim));
     s.window = window;
@@ -47,9 +50,15 @@ struct Case {
   kernels::Dropout dropout() const { return kernels::make_dropout(rate, 5, "attention"); }
   std::string name() const {
     return "samples" + std::to_string(samples) + "_seq" + std::to_string(seq) + "_heads" + std::to_string(heads) + "_" +
-           std::to_string(kv_heads) + "_dim" + std::to_string(dim) + (rate > 0 ? "_dropout" : "");
+           std::to_string(kv_heads) + "_dim" + std::to_string(dim) +
+           (value_dim > 0 ? "_values" + std::to_string(value_dim) : "") + (rate > 0 ? "_dropout" : "");
   }
 };
+/// A case whose heads of values are so wide.
+inline Case with_values(Case c, std::int64_t value_dim) {
+  c.value_dim = value_dim;
+  return c;
+}
 
 struct Output {
   Vec out, lse;
@@ -133,9 +142,11 @@ struct Head {
   std::int64_t kv() const { return head / (c.heads / c.kv_heads); }
   std::int64_t q(std::int64_t i, std::int64_t d) const { return row(i) + head * c.dim + d; }
   std::int64_t k(std::int64_t i, std::int64_t d) const { return row(i) + (c.heads + kv()) * c.dim + d; }
-  std::int64_t v(std::int64_t i, std::int64_t d) const { return row(i) + (c.heads + c.kv_heads + kv()) * c.dim + d; }
+  std::int64_t v(std::int64_t i, std::int64_t d) const {
+    return row(i) + (c.heads + c.kv_heads) * c.dim + kv() * c.values() + d;
+  }
   std::int64_t o(std::int64_t i, std::int64_t d) const {
-    return (sample * c.seq + i) * c.out_width() + head * c.dim + d;
+    return (sample * c.seq + i) * c.out_width() + head * c.values() + d;
   }
   double factor(std::int64_t i, std::int64_t j) const {
     auto const drop = c.dropout();
@@ -167,7 +178,7 @@ inline Output plain(Case const& c, Vec const& qkv) {
         Head const h{c, sample, head};
         y.lse[(sample * c.heads + head) * c.seq + i] = h.probabilities(qkv, i, p);
         for (std::int64_t j = 0; j <= i; ++j)
-          for (std::int64_t d = 0; d < c.dim; ++d) y.out[h.o(i, d)] += p[j] * h.factor(i, j) * qkv[h.v(j, d)];
+          for (std::int64_t d = 0; d < c.values(); ++d) y.out[h.o(i, d)] += p[j] * h.factor(i, j) * qkv[h.v(j, d)];
       }
   return y;
 }
@@ -185,7 +196,7 @@ inline Vec plain_gradient(Case const& c, Vec const& qkv, Vec const& dout) {
         for (std::int64_t j = 0; j <= i; ++j) {
           m[j] = h.factor(i, j);
           dp[j] = 0;
-          for (std::int64_t d = 0; d < c.dim; ++d) {
+          for (std::int64_t d = 0; d < c.values(); ++d) {
             dp[j] += m[j] * dout[h.o(i, d)] * qkv[h.v(j, d)];
             g[h.v(j, d)] += p[j] * m[j] * dout[h.o(i, d)];
           }

@@ -39,6 +39,8 @@ std::vector<Case> cases() {
   add({2, 70, 4, 2, 8, 0.2}, 0, {1, 5, 70, 3, 64});
   add({1, 600, 2, 1, 8, 0.0}, 0, {257, 3, 200, 1, 1});
   add({1, 600, 1, 1, 8, 0.1}, 40, {257, 3, 200, 1, 1});
+  add(with_values({2, 70, 4, 2, 6, 0.2}, 4), 40, {1, 5, 70, 3, 64});
+  add(with_values({1, 600, 2, 1, 4, 0.0}, 6), 65, {});
   return out;
 }
 
@@ -57,7 +59,7 @@ TEST_P(AttentionMask, IsThatOfTheMatricesWrittenOut) {
   expect_close(f.out, expected.out, 4e-6, "out, float");
   expect_close(backward<float>(c, qkv, dout, f), plain_gradient(c, qkv, dout), 1e-5, "dqkv, float");
 }
-INSTANTIATE_TEST_SUITE_P(All, AttentionMask, ::testing::Range(0, 9));
+INSTANTIATE_TEST_SUITE_P(All, AttentionMask, ::testing::Range(0, 11));
 
 /// Rows of the tokens of a set, of each sample.
 Vec rows_of(Vec const& m, std::int64_t samples, std::int64_t seq, std::int64_t width, TokenSet const& tokens) {
@@ -79,13 +81,13 @@ void check_blocks(Case const& c, std::vector<TokenSet> const& sets, double toler
   auto const whole = plain(c, qkv);
   auto const gradient = plain_gradient(c, qkv, dout);
   auto const documents = ints_of(c.documents);
-  auto const key_columns = c.kv_heads * c.dim;
-  Vec dkeys(c.rows() * 2 * key_columns, 0.0);
+  auto const key_columns = c.kv_heads * c.dim, columns = key_columns + c.kv_heads * c.values();
+  Vec dkeys(c.rows() * columns, 0.0);
   for (auto const& mine : sets) {
     auto const n = c.samples * mine.size();
     auto const own = matrix_of<S>(n, c.width(), rows_of(qkv, c.samples, c.seq, c.width(), mine));
     auto const own_dout = matrix_of<S>(n, c.out_width(), rows_of(dout, c.samples, c.seq, c.out_width(), mine));
-    Owned2<A> const out("p3d::test::out", n, c.out_width()), dq("p3d::test::dq", n, c.out_width());
+    Owned2<A> const out("p3d::test::out", n, c.out_width()), dq("p3d::test::dq", n, c.heads * c.dim);
     Owned1<A> const lse("p3d::test::lse", n * c.heads), delta("p3d::test::delta", n * c.heads);
     Kokkos::deep_copy(out, std::nan(""));
     Kokkos::deep_copy(dq, std::nan(""));
@@ -116,7 +118,7 @@ void check_blocks(Case const& c, std::vector<TokenSet> const& sets, double toler
     });
     store = kernels::Store::overwrite;
     for (auto const& keys : sets) {
-      Owned2<A> const part("p3d::test::dkeys", c.samples * keys.size(), 2 * key_columns);
+      Owned2<A> const part("p3d::test::dkeys", c.samples * keys.size(), columns);
       Kokkos::deep_copy(part, std::nan(""));
       call(keys, [&](auto const& shape, auto const& q, auto const& kv) {
         auto const dk = kernels::heads_of(View2<A>(part)), dv = kernels::heads_of(View2<A>(part), key_columns);
@@ -131,15 +133,15 @@ void check_blocks(Case const& c, std::vector<TokenSet> const& sets, double toler
       auto const found = host(part);
       for (std::int64_t s = 0; s < c.samples; ++s)
         for (std::int64_t i = 0; i < keys.size(); ++i)
-          for (std::int64_t j = 0; j < 2 * key_columns; ++j)
-            dkeys[(s * c.seq + keys.at(i)) * 2 * key_columns + j] += found[(s * keys.size() + i) * 2 * key_columns + j];
+          for (std::int64_t j = 0; j < columns; ++j)
+            dkeys[(s * c.seq + keys.at(i)) * columns + j] += found[(s * keys.size() + i) * columns + j];
       store = kernels::Store::add;
     }
     expect_close(host(dq),
                  columns_of(rows_of(gradient, c.samples, c.seq, c.width(), mine), c.width(), {{0, c.heads * c.dim}}),
                  3 * tolerance, "dq");
   }
-  expect_close(dkeys, columns_of(gradient, c.width(), {{c.heads * c.dim, 2 * key_columns}}), 3 * tolerance, "dk, dv");
+  expect_close(dkeys, columns_of(gradient, c.width(), {{c.heads * c.dim, columns}}), 3 * tolerance, "dk, dv");
 }
 
 TEST(AttentionBlocks, OneAfterTheOtherAreAllAtOnce) {
@@ -154,7 +156,8 @@ TEST(AttentionBlocks, OneAfterTheOtherAreAllAtOnce) {
       {range(0, 20), range(20, 21), range(21, 71)},         // one sees nothing of the last
       {{{{0, 9}, {60, 11}}, 1}, {{{9, 20}, {29, 31}}, 1}},  // zigzag
       {striped(0, 24), striped(1, 24), striped(2, 23)}};
-  for (auto c : {Case{2, 71, 4, 2, 8, 0.0}, Case{1, 71, 2, 2, 6, 0.3}})
+  for (auto c : {Case{2, 71, 4, 2, 8, 0.0}, Case{1, 71, 2, 2, 6, 0.3}, with_values({1, 71, 4, 2, 6, 0.2}, 4),
+                 with_values({1, 71, 2, 2, 4, 0.0}, 6)})
     for (std::int64_t window : {0, 17})
       for (bool const packed : {false, true})
         for (auto const& sets : divisions) {
@@ -166,10 +169,12 @@ TEST(AttentionBlocks, OneAfterTheOtherAreAllAtOnce) {
 }
 
 TEST(AttentionBlocks, In16BitsAddUpInMore) {
-  Case c{1, 71, 2, 1, 8, 0.2};
-  c.documents = documents_of(1, 71, {50, 21});
-  check_blocks<bfloat16>(c, {TokenSet::range(0, 30), TokenSet::range(30, 71)}, 1e-2);
-  check_blocks<float16>(c, {TokenSet::range(0, 30), TokenSet::range(30, 71)}, 2e-3);
+  for (auto c :
+       {Case{1, 71, 2, 1, 8, 0.2}, with_values({1, 71, 2, 1, 6, 0.2}, 4), with_values({1, 71, 2, 1, 4, 0.2}, 6)}) {
+    c.documents = documents_of(1, 71, {50, 21});
+    check_blocks<bfloat16>(c, {TokenSet::range(0, 30), TokenSet::range(30, 71)}, 1e-2);
+    check_blocks<float16>(c, {TokenSet::range(0, 30), TokenSet::range(30, 71)}, 2e-3);
+  }
 }
 
 }  // namespace attention_test

@@ -15,7 +15,7 @@ Vec token_by_token(Case const& c, Vec const& qkv) {
   std::int64_t const texts = 2 * c.samples, capacity = c.seq + 3;
   auto const keys = matrix_of<S>(texts * c.kv_heads, capacity * c.dim, Vec(texts * c.kv_heads * capacity * c.dim, 7.0));
   auto const values =
-      matrix_of<S>(texts * c.kv_heads, capacity * c.dim, Vec(texts * c.kv_heads * capacity * c.dim, -7.0));
+      matrix_of<S>(texts * c.kv_heads, capacity * c.values(), Vec(texts * c.kv_heads * capacity * c.values(), -7.0));
   Vec out(c.rows() * c.out_width());
   for (std::int64_t p = 0; p < c.seq; ++p) {
     Vec rows;
@@ -67,7 +67,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes, CachedAttention,
                          ::testing::Values(Case{2, 5, 2, 2, 6, 0.0}, Case{1, 66, 4, 2, 20, 0.0},
                                            Case{3, 17, 3, 1, 37, 0.0}, windowed({2, 19, 4, 2, 6, 0.0}, 1),
                                            windowed({2, 20, 4, 2, 6, 0.0}, 5), windowed({1, 149, 2, 1, 8, 0.0}, 70),
-                                           windowed({1, 12, 2, 1, 8, 0.0}, 99)),
+                                           windowed({1, 12, 2, 1, 8, 0.0}, 99), with_values({2, 5, 4, 2, 6, 0.0}, 4),
+                                           with_values({1, 66, 2, 2, 20, 0.0}, 37),
+                                           windowed(with_values({2, 20, 4, 2, 4, 0.0}, 6), 5)),
                          [](auto const& info) { return info.param.name(); });
 
 }  // namespace attention_test

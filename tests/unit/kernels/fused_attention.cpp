@@ -56,16 +56,17 @@ void expect_same(Case const& c) {
 }  // namespace
 
 TEST(FusedAttention, TakesWholeSamplesInSixteenBits) {
-  for (std::int64_t window : {0, 9}) {
-    Case c{2, 33, 4, 2, 16, 0.0};
-    c.window = window;
-    Use<bfloat16> const bf16;
-    expect_same<bfloat16>(c);
-    EXPECT_FALSE(bf16.library->pieces.empty());
-    Use<float16> const fp16;
-    expect_same<float16>(c);
-    EXPECT_FALSE(fp16.library->pieces.empty());
-  }
+  for (std::int64_t window : {0, 9})
+    for (std::int64_t values : {16, 8, 24}) {
+      auto c = with_values({2, 33, 4, 2, 16, 0.0}, values);
+      c.window = window;
+      Use<bfloat16> const bf16;
+      expect_same<bfloat16>(c);
+      EXPECT_FALSE(bf16.library->pieces.empty());
+      Use<float16> const fp16;
+      expect_same<float16>(c);
+      EXPECT_FALSE(fp16.library->pieces.empty());
+    }
 }
 
 TEST(FusedAttention, LeavesOtherCallsToP3d) {
@@ -76,6 +77,8 @@ TEST(FusedAttention, LeavesOtherCallsToP3d) {
   expect_same<bfloat16>(documents);
   expect_same<bfloat16>(Case{1, 7, 2, 2, 6, 0.0});  // rows that are not on 16 bytes
   EXPECT_EQ(kernels::fused_attention_refusal(), "rows are not on 16 bytes");
+  expect_same<bfloat16>(with_values({1, 7, 2, 2, 8, 0.0}, 6));
+  EXPECT_EQ(kernels::fused_attention_refusal(), "rows are not on 16 bytes");
   expect_same<bfloat16>(Case{1, 7, 1, 1, 72, 0.0});
   EXPECT_EQ(kernels::fused_attention_refusal(), "no more than 64");
   EXPECT_TRUE(use.library->pieces.empty());
@@ -84,7 +87,8 @@ TEST(FusedAttention, LeavesOtherCallsToP3d) {
 TEST(FusedAttention, IsCutIntoPiecesThatFit) {
   FusedLoops<bfloat16> library(2);
   FusedCall::Shape shape;
-  shape.samples = 4, shape.seq_len = 10, shape.heads = 12, shape.kv_heads = 6, shape.head_dim = 16;
+  shape.samples = 4, shape.seq_len = 10, shape.heads = 12, shape.kv_heads = 6;
+  shape.head_dim = 16, shape.value_dim = 8;
   auto const cut = [&](std::int64_t bytes) {
     auto const c = kernels::cut_fused(library, shape, true, bytes);
     return c ? std::pair(c->samples, c->kv_heads) : std::pair<std::int64_t, std::int64_t>(0, 0);
@@ -104,7 +108,7 @@ TEST(FusedAttention, IsCutIntoPiecesThatFit) {
 }
 
 TEST(FusedAttention, PiecesGiveTheNumbersOfTheWhole) {
-  Case const c{4, 9, 4, 2, 8, 0.0};
+  auto const c = with_values({4, 9, 4, 2, 8, 0.0}, 16);
   auto const qkv = rounded<bfloat16>(random_values("qkv", c.rows() * c.width()));
   auto const x = matrix_of<bfloat16>(c.rows(), c.width(), qkv);
   FusedLoops<bfloat16> library(2);
@@ -113,7 +117,8 @@ TEST(FusedAttention, PiecesGiveTheNumbersOfTheWhole) {
     Owned1<float> const lse("p3d::test::lse", c.rows() * c.heads);
     FusedCall call;
     call.samples = c.samples, call.seq_len = c.seq, call.heads = c.heads, call.kv_heads = c.kv_heads;
-    call.head_dim = c.dim, call.scale = 0.25, call.lse = lse.data(), call.workspace_bytes = bytes;
+    call.head_dim = c.dim, call.value_dim = c.values(), call.scale = 0.25, call.lse = lse.data(),
+    call.workspace_bytes = bytes;
     Parts<bfloat16> const in(c, x);
     auto const y = kernels::heads_of<bfloat16>(out);
     call.q = {in.q.data, in.q.stride}, call.k = {in.k.data, in.k.stride}, call.v = {in.v.data, in.v.stride};

@@ -240,6 +240,23 @@ TEST(Buffers, HaveSizesOfTheirLayer) {
   EXPECT_GT(layout::bytes_of(Buffer::attention_scores, layout::block_sizes(c, {}, true), {4, 4}), 0);
 }
 
+// 5 tokens of 8 heads: queries and keys are 12 wide, values and outputs 4.
+TEST(Buffers, OfAttentionHaveTheWidthsOfItsHeads) {
+  using layout::Buffer;
+  auto c = gpt2(1);
+  c.model.seq_len = 5;
+  c.batch.micro = 1;
+  c.model.head_size = 12;
+  c.model.mla.kv_lora_rank = 8;
+  c.model.mla.v_head_dim = 4;
+  EXPECT_EQ(bytes_of(c, {Buffer::layer_qkv}), 5 * 8 * (12 + 12 + 4) * 4);
+  EXPECT_EQ(bytes_of(c, {Buffer::layer_heads}), 5 * 8 * 4 * 4);
+  EXPECT_EQ(bytes_of(c, {Buffer::scratch_dheads}), 5 * 8 * 4 * 4);
+  auto const widths = layout::context_widths(c);
+  EXPECT_EQ(widths.q + widths.k + widths.v, layout::block_sizes(c).qkv());
+  EXPECT_EQ(widths.out, 8 * 4);
+}
+
 // What no memory holds is most_bytes: sums do not overflow.
 TEST(Buffers, OfAnySizeHaveBytes) {
   auto c = gpt2(1);

@@ -98,6 +98,51 @@ TEST(TokenSet, IsTheListOfItsTokens) {
   });
 }
 
+// 8 query heads of 6 with values of 4, over 2 heads of keys: a row has 48 + 12 + 8 columns, and an output 32.
+TEST(AttentionSizes, CountBothWidthsOfHeads) {
+  ContextHeads const heads{.heads = 8, .kv_heads = 2, .head_dim = 6, .value_dim = 4};
+  EXPECT_EQ(heads.columns(), 68);
+  EXPECT_EQ(heads.out_columns(), 32);
+  ContextDivision const nested{.seq_len = 40, .cp = 4, .all_to_all = 2};  // places of 20 tokens, ranks of 10
+  AttentionSizes const sizes(nested, heads, 3);
+  EXPECT_EQ(sizes.qkv_elements(), 3 * 10 * 68);
+  EXPECT_EQ(sizes.exchanged_elements(), 3 * 10 * 68);
+  EXPECT_EQ(sizes.out_elements(), 3 * 20 * 4 * 4);
+  EXPECT_EQ(sizes.sum_elements(), 3 * 20 * 4 * 6) << "for gradients of queries, which are wider";
+  EXPECT_EQ(sizes.block_elements(), 3 * 20 * (6 + 4));
+  auto wide = heads;
+  wide.value_dim = 16;
+  AttentionSizes const outputs(nested, wide, 3);
+  EXPECT_EQ(outputs.exchanged_elements(), 3 * 10 * 128) << "outputs are wider than queries, keys and values";
+  EXPECT_EQ(outputs.sum_elements(), 3 * 20 * 4 * 16);
+  auto equal = heads;
+  equal.value_dim = 0;
+  EXPECT_EQ(equal.columns(), 48 + 2 * 12);
+  EXPECT_EQ(AttentionSizes(nested, equal, 3).block_elements(), 3 * 20 * 2 * 6);
+}
+
+TEST(ContextTraffic, CountsKeysAndValuesByTheirWidths) {
+  ContextWidths const widths{.q = 48, .k = 12, .v = 8, .out = 32, .heads = 8};
+  auto const ring = context_traffic({.seq_len = 40, .cp = 4}, widths);
+  EXPECT_DOUBLE_EQ(ring.forward, 3 * 10 * (12 + 8));
+  EXPECT_DOUBLE_EQ(ring.backward, 2 * ring.forward);
+  EXPECT_DOUBLE_EQ(ring.again, ring.forward);
+  auto const members = context_traffic({.seq_len = 40, .cp = 4, .all_to_all = 4}, widths);
+  EXPECT_DOUBLE_EQ(members.forward, 0.75 * 10 * (48 + 12 + 8 + 32));
+  EXPECT_DOUBLE_EQ(members.backward, 0.75 * 10 * (48 + 12 + 8 + 32 + 8));
+  EXPECT_DOUBLE_EQ(members.again, 0.75 * 10 * 32);
+}
+
+TEST(ContextWait, CountsKeysAndValuesByTheirWidths) {
+  MachineRates const rates{.flops = 1, .bandwidth = 2, .latency = 5};
+  ContextWork const work{.widths = {.q = 48, .k = 12, .v = 8, .out = 32, .heads = 8}, .samples = 1};
+  auto const gather = context_wait({.seq_len = 40, .cp = 4, .gather = true}, work, rates);
+  EXPECT_DOUBLE_EQ(gather.forward, 3 * (5 + 10 * 20 * 4 / 2.0));
+  auto const members = context_wait({.seq_len = 40, .cp = 2, .all_to_all = 2}, work, rates);
+  EXPECT_DOUBLE_EQ(members.forward, 2 * 5 + 20 * (68 + 32) / 2.0 * 4 / 2);
+  EXPECT_DOUBLE_EQ(members.again, 5 + 20 * 32 / 2.0 * 4 / 2);
+}
+
 ContextDivision ring_of(ContextOrder order, int cp, std::int64_t length) {
   return {.seq_len = length, .cp = cp, .order = order};
 }
