@@ -62,6 +62,8 @@ void derive(Config& config, Sources& sources, int num_ranks) {
   });
 
   follow(sources, "model.moe.ffn", {"model.ffn"}, [&] { return m.moe.ffn = m.ffn, true; });
+  follow(sources, "model.moe.choice_bias", {"model.moe.bias_update_rate"},
+         [&] { return m.moe.choice_bias = m.moe.bias_update_rate > 0, true; });
 
   auto& p = config.parallel;
   // Without dp in the input the replicas are the factor of the number of ranks that the other axes leave.

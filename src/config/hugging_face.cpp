@@ -7,7 +7,7 @@
 // kinds.
 #include <p3d/config/hugging_face.hpp>
 
-#include "config/hugging_face_reader.hpp"
+#include "config/hugging_face_families.hpp"
 #include "config/limits.hpp"
 
 #include <p3d/base/error.hpp>
@@ -156,20 +156,9 @@ std::vector<std::int64_t> shortest_period(std::vector<std::int64_t> list, std::i
   return list;
 }
 
-/// Values that a family has where its file leaves a key out.
-struct LlamaDefaults {
-  double norm_eps = 1e-6, rope_theta = 1e4;
-  bool tied = false;
-  std::int64_t kv_heads = 0;  ///< 0: as many as heads
-  std::int64_t head_dim = 0;  ///< 0: hidden / heads
-  bool biases = true;         ///< false: attention_bias must be false
-  bool qkv_biases = false;    ///< attention_bias, true by default, is of q, k and v alone
-  double rope_fraction = 0;   ///< above 0: partial_rotary_factor may be another number
-  bool query_beta = false;    ///< there may be a llama_4_scaling_beta
-};
+}  // namespace
 
-/// Reads the keys that LlamaConfig and the configurations after it share.
-void read_llama(Reader& r, HuggingFaceModel& out, std::string const& path, LlamaDefaults const& defaults = {}) {
+void read_llama(Reader& r, HuggingFaceModel& out, std::string const& path, LlamaDefaults const& defaults) {
   auto& m = out.model;
   m.vocab_size = r.integer("vocab_size", limits::width);
   m.hidden = r.integer("hidden_size", limits::hidden);
@@ -184,11 +173,13 @@ void read_llama(Reader& r, HuggingFaceModel& out, std::string const& path, Llama
   read_rope(r, m, defaults.rope_theta, defaults.rope_fraction > 0, defaults.query_beta, path);
   auto const even = std::max<std::int64_t>(1, m.hidden / m.heads);
   m.head_size = r.integer("head_dim", limits::hidden, defaults.head_dim > 0 ? defaults.head_dim : even);
-  bool const attention = r.flag("attention_bias", defaults.qkv_biases), mlp = r.flag("mlp_bias", false);
+  bool const attention = r.flag("attention_bias", defaults.qkv_biases && defaults.biased),
+             mlp = r.flag("mlp_bias", false);
   if (defaults.qkv_biases && mlp)
     r.wrong("mlp_bias = false", r.found("mlp_bias"));
   else if (!defaults.biases && attention)
-    r.wrong("attention_bias = false (p3d has norms of queries and keys without biases)", r.found("attention_bias"));
+    r.wrong(fmt::format("attention_bias = false (p3d has {} without biases)", defaults.unbiased),
+            r.found("attention_bias"));
   else if (!defaults.qkv_biases && attention != mlp)
     r.wrong("attention_bias and mlp_bias alike (model.bias is one key for all linear layers)",
             fmt::format("attention_bias = {}, mlp_bias = {}", attention, mlp));
@@ -206,6 +197,27 @@ void read_llama(Reader& r, HuggingFaceModel& out, std::string const& path, Llama
   m.position = Position::rope;
   m.activation = Activation::swiglu;
 }
+
+void read_experts(Reader& r, HuggingFaceModel& out, char const* number, std::int64_t experts, std::int64_t top_k) {
+  auto& moe = out.model.moe;
+  char const* const other = "num_local_experts";
+  moe.experts = r.integer(r.has(number) ? number : other, limits::experts, experts);
+  r.value(number);
+  if (std::string_view(number) != other && r.has(number) && r.has(other) && r.value(other) != moe.experts)
+    r.wrong(fmt::format("{} = {}, as {} says", other, moe.experts, number), r.found(other));
+  moe.top_k = r.integer("num_experts_per_tok", limits::experts, top_k);
+  if (moe.top_k > moe.experts)
+    r.wrong(fmt::format("num_experts_per_tok of at most {} = {}", number, moe.experts), r.found("num_experts_per_tok"));
+  r.value("router_aux_loss_coef");
+  if (r.flag("output_router_logits", false)) {
+    out.notes.push_back(
+        "config.json adds a balancing loss in training (output_router_logits), of each microbatch: "
+        "p3d has others, and none unless the input sets model.moe.aux_loss");
+  }
+  if (out.model.bias) r.wrong("attention_bias = false (a model with experts has no biases)", r.found("attention_bias"));
+}
+
+namespace {
 
 /// Reads MistralConfig: a Llama without biases whose layers have one window. A key that is left out has the default,
 /// and null stands for none (sliding_window) or for all heads (num_key_value_heads).
@@ -272,26 +284,6 @@ void read_smollm3(Reader& r, HuggingFaceModel& out, std::string const& path) {
   }
   skip_unused_window(r);
   r.value("pretraining_tp");  // SmolLM3's published file has it, its code does not read it
-}
-
-/// Reads the keys that all families with experts share; `number` names the key of the number of experts, for which
-/// transformers 5 knows the name num_local_experts in all of them.
-void read_experts(Reader& r, HuggingFaceModel& out, char const* number, std::int64_t experts, std::int64_t top_k) {
-  auto& moe = out.model.moe;
-  char const* const other = "num_local_experts";
-  moe.experts = r.integer(r.has(number) ? number : other, limits::experts, experts);
-  if (std::string_view(number) != other && r.has(number) && r.has(other) && r.value(other) != moe.experts)
-    r.wrong(fmt::format("{} = {}, as {} says", other, moe.experts, number), r.found(other));
-  moe.top_k = r.integer("num_experts_per_tok", limits::experts, top_k);
-  if (moe.top_k > moe.experts)
-    r.wrong(fmt::format("num_experts_per_tok of at most {} = {}", number, moe.experts), r.found("num_experts_per_tok"));
-  r.value("router_aux_loss_coef");
-  if (r.flag("output_router_logits", false)) {
-    out.notes.push_back(
-        "config.json adds a balancing loss in training (output_router_logits), of each microbatch: "
-        "p3d has others, and none unless the input sets model.moe.aux_loss");
-  }
-  if (out.model.bias) r.wrong("attention_bias = false (a model with experts has no biases)", r.found("attention_bias"));
 }
 
 /// Reads MixtralConfig: a Mistral whose layers have experts.
@@ -477,6 +469,7 @@ void read_layer_types(Reader& r, Model const& m) {
 /// Requires head counts that divide the sizes of matrices as p3d's model needs it.
 void require_heads(Reader& r, HuggingFaceModel const& read) {
   auto const& m = read.model;
+  if (m.mla.on()) return;
   bool const gpt = read.family == ModelFamily::gpt2;
   bool const own_default = read.family == ModelFamily::qwen3 || read.family == ModelFamily::glm4 ||
                            read.family == ModelFamily::gemma3_text || read.family == ModelFamily::ministral3;
@@ -513,6 +506,8 @@ void read_family(Reader& r, HuggingFaceModel& out, std::string const& path) {
     case ModelFamily::gemma3_text: return read_gemma3(r, out, path);
     case ModelFamily::phi3: return read_phi3(r, out, path);
     case ModelFamily::smollm3: return read_smollm3(r, out, path);
+    case ModelFamily::deepseek_v3: return read_deepseek_v3(r, out, path);
+    case ModelFamily::glm4_moe: return read_glm4_moe(r, out, path);
   }
 }
 
@@ -534,9 +529,9 @@ HuggingFaceModel read_hugging_face(std::string_view text, std::string const& pat
                   .fix = "p3d reads these architectures; choose a model of one of them"});
   }
   out.family = static_cast<ModelFamily>(at - types.begin());
-  read_family(r, out, path);
   out.model.qk_norm = row_of(out.family).qk_norm;
   out.model.norm_placement = row_of(out.family).norm_placement;
+  read_family(r, out, path);
   if (out.family != ModelFamily::gpt2 && row_of(out.family).windows != FamilyWindows::mixed)
     read_layer_types(r, out.model);
   if (!out.model.moe.on()) out.model.moe.ffn = out.model.ffn;  // the default of the key in an input

@@ -91,6 +91,14 @@ std::int64_t Reader::integer(char const* key, std::int64_t most, std::int64_t ot
   return 1;
 }
 
+std::int64_t Reader::count(char const* key, std::int64_t most, std::int64_t otherwise) {
+  auto const& v = value(key);
+  if (v.is_null()) return otherwise;
+  if (v.is_number_integer() && v >= 0 && v <= most) return v.get<std::int64_t>();
+  wrong(fmt::format("{}, a whole number from 0 to {}", key, most), found(key));
+  return otherwise;
+}
+
 double Reader::number(char const* key, double least, double most, double otherwise) {
   auto const& v = value(key);
   if (v.is_null()) return otherwise;

@@ -26,6 +26,8 @@ public:
   void wrong(std::string const& expected, std::string const& found);
   /// An integer from 1 to `most`. Without a default (`otherwise` > 0) the key must be there.
   std::int64_t integer(char const* key, std::int64_t most, std::int64_t otherwise = 0);
+  /// A whole number from 0 to `most`; `otherwise` when it is absent.
+  std::int64_t count(char const* key, std::int64_t most, std::int64_t otherwise);
   /// A number from `least` to `most`; `otherwise` when it is absent.
   double number(char const* key, double least, double most, double otherwise);
   bool flag(char const* key, bool otherwise);

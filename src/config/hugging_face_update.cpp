@@ -77,7 +77,9 @@ void update_end(Update& file, std::int64_t eos_token) {
 
 UpdatedConfig update_hugging_face(std::string_view origin, std::string const& path, Model const& model,
                                   std::string_view dtype, std::int64_t eos_token) {
-  auto const [family, began, notes] = read_hugging_face(origin, path);  // it checks, too, that every key is there once
+  auto const there = read_hugging_face(origin, path);  // it checks, too, that every key is there once
+  auto const family = there.family;
+  auto const& began = there.model;
   Update file(Json::parse(origin));
   auto now = model;
   if (model.position == Position::rope && model.seq_len < began.seq_len) {
@@ -97,6 +99,8 @@ UpdatedConfig update_hugging_face(std::string_view origin, std::string const& pa
     }
     if (key != "n_ctx" || file.has("n_ctx")) file.set(key, item.value());  // older files have n_ctx
   }
+  for (char const* key : {"num_nextn_predict_layers", "num_mtp_layers"})
+    if (there.prediction_layers > 0 && file.has(key)) file.set(key, 0, "; p3d has no multi-token prediction");
   for (char const* key : {"dtype", "torch_dtype"})  // the names in transformers 5, and before
     if (file.has(key)) file.set(key, dtype, "; --dtype chooses the type of the numbers");
   update_end(file, eos_token);

@@ -3,8 +3,7 @@
 // each key of [model] has the values that a family knows, and the others are named in the error. Example: a model with
 // rmsnorm, rope, swiglu and no window is a Llama; with layernorm it is none, since Llama has rmsnorm and GPT-2 has
 // learned positions.
-#include <p3d/config/hugging_face.hpp>
-
+#include "config/hugging_face_families.hpp"
 #include "config/values.hpp"
 
 #include <p3d/base/error.hpp>
@@ -60,9 +59,6 @@ std::int64_t pre_attention_scalar(Model const& m) {
   return scalar > 0 && 1.0 / std::sqrt(static_cast<double>(scalar)) == scale ? scalar : 0;
 }
 
-/// Notes a key whose value is not `good` for a family.
-using Want = std::function<void(bool good, char const* key, std::string const& value)>;
-
 /// Asks for the keys of experts that a family has.
 void want_experts(Moe const& moe, ModelFamily family, bool all_layers, Want const& want) {
   auto const number = [](auto n) { return fmt::format("{}", n); };
@@ -70,7 +66,7 @@ void want_experts(Moe const& moe, ModelFamily family, bool all_layers, Want cons
   want(moe.score == RouterScore::softmax, "moe.score", to_string(moe.score));
   want(moe.scale == 1.0, "moe.scale", number(moe.scale));
   want(!moe.grouped(), "moe.groups", number(moe.groups));
-  want(moe.bias_update_rate == 0.0, "moe.bias_update_rate", number(moe.bias_update_rate));
+  want(!moe.choice_bias, "moe.choice_bias", "true");
   want(moe.capacity_factor == 0.0, "moe.capacity_factor", number(moe.capacity_factor));
   if (family == ModelFamily::qwen2_moe) return want(moe.shared_gate, "moe.shared_gate", "false");
   want(moe.shared_ffn == 0, "moe.shared_ffn", number(moe.shared_ffn));
@@ -112,27 +108,37 @@ std::vector<std::string> strange(Model const& m, ModelFamily family) {
                       !any_layer(m, [&](auto l) { return m.scales_rope(l) != (!mixed || m.window_of(l) == 0); });
   want(scaled, "rope_scaling_layers", text_of_layers(m.rope_scaling_layers, 1));
   want(m.norm_placement == row_of(family).norm_placement, "norm_placement", to_string(m.norm_placement));
-  bool const glm4 = family == ModelFamily::glm4;
-  if (!glm4 && !phi3 && !gpt) want(m.rope_fraction == 1.0, "rope_fraction", fmt::format("{}", m.rope_fraction));
-  if (!gpt) want((m.rope_pairs == RopePairs::neighbours) == glm4, "rope_pairs", to_string(m.rope_pairs));
+  bool const glm4 = family == ModelFamily::glm4, glm4_moe = family == ModelFamily::glm4_moe;
+  bool const deepseek = family == ModelFamily::deepseek_v3;
+  if (!glm4 && !glm4_moe && !phi3 && !gpt)
+    want(m.rope_fraction == 1.0, "rope_fraction", fmt::format("{}", m.rope_fraction));
+  if (!gpt && !deepseek) want((m.rope_pairs == RopePairs::neighbours) == glm4, "rope_pairs", to_string(m.rope_pairs));
   if (family != ModelFamily::granite) {
     double const embedding = gemma3 ? std::sqrt(static_cast<double>(m.hidden)) : 1.0;
     want(m.embedding_multiplier == embedding, "embedding_multiplier", fmt::format("{}", m.embedding_multiplier));
     bool const scaled_scores = m.attention_multiplier != 0.0 && !(gemma3 && pre_attention_scalar(m));
-    want(!scaled_scores, "attention_multiplier", fmt::format("{}", m.attention_multiplier));
+    if (!deepseek) want(!scaled_scores, "attention_multiplier", fmt::format("{}", m.attention_multiplier));
     want(m.residual_multiplier == 1.0, "residual_multiplier", fmt::format("{}", m.residual_multiplier));
     want(m.logits_scaling == 1.0, "logits_scaling", fmt::format("{}", m.logits_scaling));
   }
   bool const smollm3 = family == ModelFamily::smollm3;
   bool const biased = gpt || family == ModelFamily::llama || family == ModelFamily::granite || smollm3;  // by the file
   if (!biased) want(!m.bias, "bias", "true");
-  bool const by_file = glm4 || family == ModelFamily::qwen2_moe;  // the file says whether q, k and v have biases
+  bool const by_file =
+      glm4 || glm4_moe || family == ModelFamily::qwen2_moe;  // the file says whether q, k and v have biases
   bool const qwen2 = family == ModelFamily::qwen2;
   if (!by_file && !m.bias) want(m.qkv_bias == qwen2, "qkv_bias", m.qkv_bias ? "true" : "false");
   if (phi3) want(m.rope_scaling == RopeScaling::none, "rope_scaling", to_string(m.rope_scaling));
-  want(m.qk_norm == row_of(family).qk_norm, "qk_norm", to_string(m.qk_norm));
+  bool const good_norm = m.qk_norm == row_of(family).qk_norm || (glm4_moe && m.qk_norm == QkNorm::head);
+  want(good_norm, "qk_norm", to_string(m.qk_norm));
+  if (deepseek)
+    want_latent_attention(m, want);
+  else
+    want(!m.mla.on(), "mla.kv_lora_rank", fmt::format("{}", m.mla.kv_lora_rank));
   if (!gpt && !smollm3) want(!has_layer_without_rope(m), "rope_layers", text_of_layers(m.rope_layers, 1));
-  if (row_of(family).experts)
+  if (has_choice_bias(family))
+    want_biased_experts(m, family, want);
+  else if (row_of(family).experts)
     want_experts(m.moe, family, m.moe_layers() == m.layers, want);
   else
     want(!m.moe.on(), "moe.experts", fmt::format("{}", m.moe.experts));
@@ -160,10 +166,12 @@ Json rope_of(Model const& m) {
 
 /// The only one of the families like Llama that the model can be.
 ModelFamily like_llama(Model const& m) {
+  if (m.mla.on()) return ModelFamily::deepseek_v3;
   if (m.norm_placement == NormPlacement::sandwich)
     return m.norm_offset == 1 ? ModelFamily::gemma3_text : ModelFamily::glm4;
   if (m.norm_placement == NormPlacement::post) return has_window(m) ? ModelFamily::olmo3 : ModelFamily::olmo2;
   if (has_multiplier(m)) return ModelFamily::granite;
+  if (m.moe.on() && m.moe.score == RouterScore::sigmoid && m.moe.choice_bias) return ModelFamily::glm4_moe;
   if (m.rope_query_beta > 0) return ModelFamily::ministral3;
   if (m.qk_norm == QkNorm::full) return ModelFamily::olmoe;
   if (m.qk_norm == QkNorm::head) return m.moe.on() ? ModelFamily::qwen3_moe : ModelFamily::qwen3;
@@ -300,9 +308,11 @@ Json write_llama(Model const& m, ModelFamily family) {
     out["residual_multiplier"] = m.residual_multiplier;
     out["logits_scaling"] = m.logits_scaling;
   }
-  if (family == ModelFamily::glm4) out["attention_bias"] = m.qkv_bias;
+  bool const glm = family == ModelFamily::glm4 || family == ModelFamily::glm4_moe;
+  if (glm) out["attention_bias"] = m.qkv_bias;
+  if (family == ModelFamily::glm4_moe) out["use_qk_norm"] = m.qk_norm == QkNorm::head;
   bool const phi3 = family == ModelFamily::phi3;
-  if (family == ModelFamily::glm4 || phi3) out["partial_rotary_factor"] = m.rope_fraction;
+  if (glm || phi3) out["partial_rotary_factor"] = m.rope_fraction;
   if (phi3) out["resid_pdrop"] = out["embd_pdrop"] = 0.0;
   if (family == ModelFamily::ministral3) write_query_beta(m, out);
   if (phi3 || family == ModelFamily::ministral3)
@@ -322,7 +332,11 @@ Json write_llama(Model const& m, ModelFamily family) {
                       family == ModelFamily::qwen3_moe || family == ModelFamily::olmoe ||
                       family == ModelFamily::olmo2 || family == ModelFamily::olmo3 || granite || phi3;
   if (no_key && m.head_dim() * m.heads == m.hidden) out.erase("head_dim");
-  if (row_of(family).experts) write_experts(m, family, out);
+  if (family == ModelFamily::deepseek_v3) write_latent_attention(m, out);
+  if (has_choice_bias(family))
+    write_biased_experts(m, out);
+  else if (row_of(family).experts)
+    write_experts(m, family, out);
   return out;
 }
 

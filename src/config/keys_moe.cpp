@@ -57,7 +57,12 @@ void add_router(MoeSection& s) {
 
 void add_balance(MoeSection& s) {
   s.number("bias_update_rate", &Moe::bias_update_rate, {.max = 1.0},
-           "step, once per global batch, of biases that balance the choice of experts (arXiv 2408.15664); 0: none");
+           "step, once per global batch, of biases that balance the choice of experts (arXiv 2408.15664); 0: none, or "
+           "constant ones (choice_bias)");
+  s.flag("choice_bias", &Moe::choice_bias,
+         "a bias of each expert counts for the choice of experts, as in DeepSeek-V3; without bias_update_rate it stays "
+         "as it was loaded",
+         "model.moe.bias_update_rate > 0");
   s.add("aux_loss", "string: none | sequence | global",
         "balancing loss over each sequence, or of the global batch with the choices of the one before", nullptr,
         read_aux_loss, [](Config const& config) { return toml_string(to_string(config.model.moe.aux_loss)); });

@@ -20,8 +20,8 @@ namespace {
 
 constexpr auto load_key = "model.load";
 
-/// True when a key may differ from the folder's model, because it says how a model is trained. (bias_update_rate may
-/// not: its biases are parameters.)
+/// True when a key may differ from the folder's model, because it says how a model is trained. (A bias_update_rate
+/// above 0 needs biases, which are parameters: model.moe.choice_bias must be true in the folder.)
 bool is_free(std::string_view key) {
   constexpr std::string_view names[] = {load_key,
                                         "model.preset",
@@ -31,6 +31,7 @@ bool is_free(std::string_view key) {
                                         "model.moe.aux_loss",
                                         "model.moe.aux_coefficient",
                                         "model.moe.z_coefficient",
+                                        "model.moe.bias_update_rate",
                                         "model.moe.dispatch",
                                         "model.moe.buffer_factor"};
   return std::find(std::begin(names), std::end(names), key) != std::end(names);

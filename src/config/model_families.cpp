@@ -40,7 +40,12 @@ constexpr ModelFamilyRow rows[] = {
     {ModelFamily::phi3, "Phi-3", "Phi3ForCausalLM",
      "as Llama, no bias, one window for all layers, any rope_fraction; fused tensors, by its config.json", false,
      QkNorm::none, NormPlacement::pre, FamilyWindows::one},
-    {ModelFamily::smollm3, "SmolLM3", "SmolLM3ForCausalLM", "as Llama, some rope_layers 0"}};
+    {ModelFamily::smollm3, "SmolLM3", "SmolLM3ForCausalLM", "as Llama, some rope_layers 0"},
+    {ModelFamily::deepseek_v3, "DeepSeek-V3", "DeepseekV3ForCausalLM",
+     "as Llama, no bias, mla; experts, if any, with sigmoid, choice_bias and shared ones of a multiple of their width",
+     true},
+    {ModelFamily::glm4_moe, "GLM-4.5", "Glm4MoeForCausalLM",
+     "as Llama, no bias but maybe qkv_bias, any rope_fraction, qk_norm head or none, experts as DeepSeek-V3", true}};
 
 constexpr bool in_order() {
   for (std::size_t i = 0; i < std::size(rows); ++i)

@@ -47,7 +47,8 @@ void apply_preset(Input const& input, Config& config, Sources& sources) {
     bool const follows = (name == "model.kv_heads" && preset->kv_heads == 0) ||
                          (name == "model.head_dim" && preset->head_dim == 0) ||
                          (name == "model.qkv_bias" && !preset->qkv_bias) || (name == "model.ffn" && preset->ffn == 0) ||
-                         (name == "model.moe.ffn" && !preset->moe.on());
+                         (name == "model.moe.ffn" && !preset->moe.on()) || name == "model.moe.choice_bias" ||
+                         (name == "model.mla.v_head_dim" && !config.model.mla.on());
     if (!follows && name != preset_key) sources.set_preset(name, preset_key);
   }
 }

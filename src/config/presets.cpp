@@ -4,7 +4,8 @@
 // by its 40 heads), Llama 2 (Touvron et al. 2023) and Llama 3 (Dubey et al. 2024, table 3),
 // Qwen2.5 (arXiv 2412.15115, and its config.json), Mistral-Nemo-Base-2407 and SmolLM3-3B (their config.json),
 // Qwen3 (arXiv 2505.09388, tables 1 and 2, and its config.json), OLMoE-1B-7B-0924, OLMo-2-0425-1B, OLMo-2-1124-7B,
-// granite-3.1-2b-base, GLM-4-9B-0414, Gemma 3 270M and 1B, and Phi-4 (their config.json).
+// granite-3.1-2b-base, GLM-4-9B-0414, Gemma 3 270M and 1B, Phi-4, DeepSeek-V3, Moonlight-16B-A3B and GLM-4.5-Air (their
+// config.json).
 
 #include "config/presets.hpp"
 
@@ -44,17 +45,36 @@ constexpr Moe qwen_moe_tiny() {
   moe.normalize = false;
   return moe;
 }
-constexpr Moe deepseek_moe_tiny() {
-  auto moe = moe_of(16, 4, 48);
+/// The experts of DeepSeek-V3 and of models after it, without their numbers.
+constexpr Moe choice_bias_moe(std::int64_t experts, std::int64_t top_k, std::int64_t ffn) {
+  auto moe = moe_of(experts, top_k, ffn);
   moe.first_dense = 1;
-  moe.shared_ffn = 48;
+  moe.shared_ffn = ffn;
   moe.score = RouterScore::sigmoid;
-  moe.scale = 2.5;
-  moe.groups = 4, moe.group_top_k = 2;
   moe.bias_update_rate = 0.001;
   moe.aux_loss = AuxLoss::sequence, moe.aux_coefficient = 0.0001;
   return moe;
 }
+constexpr Moe deepseek_moe_tiny() {
+  auto moe = choice_bias_moe(16, 4, 48);
+  moe.scale = 2.5;
+  moe.groups = 4, moe.group_top_k = 2;
+  return moe;
+}
+constexpr Moe deepseek_v3_moe() {
+  auto moe = choice_bias_moe(256, 8, 2048);
+  moe.first_dense = 3;
+  moe.scale = 2.5;
+  moe.groups = 8, moe.group_top_k = 4;
+  return moe;
+}
+constexpr Moe moonlight_moe() {
+  auto moe = choice_bias_moe(64, 6, 1408);
+  moe.shared_ffn = 2816;
+  moe.scale = 2.446;
+  return moe;
+}
+constexpr Moe glm_moe() { return choice_bias_moe(128, 8, 1408); }
 
 // Functions that set what the models of a kind have besides their sizes.
 constexpr double small_eps = 1e-6;
@@ -79,6 +99,25 @@ void glm4(Model& m) {
   m.norm_placement = NormPlacement::sandwich;
   m.rope_fraction = 0.5, m.rope_pairs = RopePairs::neighbours;
 }
+void latents(Model& m, std::int64_t q, std::int64_t kv, std::int64_t nope, std::int64_t rope, std::int64_t v) {
+  m.mla.q_lora_rank = q, m.mla.kv_lora_rank = kv;
+  m.mla.qk_nope_head_dim = nope, m.mla.qk_rope_head_dim = rope, m.mla.v_head_dim = v;
+  m.rope_pairs = RopePairs::neighbours;
+}
+void deepseek_v3(Model& m) {
+  m.norm_eps = small_eps;
+  latents(m, 1536, 512, 128, 64, 128);
+  m.rope_scaling = RopeScaling::yarn, m.rope_scaling_factor = 40.0, m.rope_original_seq_len = 4096;
+  m.rope_attention_factor = 1.0;
+  double const factor = 0.1 * std::log(m.rope_scaling_factor) + 1.0;  // mscale_all_dim 1 (hugging_face_deepseek.cpp)
+  m.attention_multiplier = 1.0 / std::sqrt(192.0) * factor * factor;
+}
+void moonlight(Model& m) { latents(m, 0, 512, 128, 64, 128); }
+void deepseek_v3_tiny(Model& m) {
+  m.norm_eps = small_eps;
+  latents(m, 48, 24, 8, 4, 8);
+}
+void glm_air(Model& m) { m.rope_fraction = 0.5; }
 void gemma3(Model& m) {
   m.norm_eps = small_eps, m.qk_norm = QkNorm::head;
   m.norm_placement = NormPlacement::sandwich, m.norm_offset = 1, m.activation = Activation::geglu;
@@ -122,6 +161,10 @@ constexpr Preset table[] = {
     {"mixtral-8x7b", llama, 4096, 32, 32, 8, 14336, 32768, 32000, 1e6, false, nullptr, mixtral_moe(14336)},
     {"qwen-moe-tiny", llama, 96, 8, 12, 6, 288, 64, 256, 1e6, false, nullptr, qwen_moe_tiny()},
     {"deepseek-moe-tiny", llama, 96, 8, 12, 6, 288, 64, 256, 1e4, false, nullptr, deepseek_moe_tiny()},
+    {"deepseek-v3-tiny", llama, 96, 8, 12, 0, 288, 64, 256, 1e4, false, deepseek_v3_tiny, deepseek_moe_tiny()},
+    {"deepseek-v3", llama, 7168, 61, 128, 0, 18432, 163840, 129280, 1e4, false, deepseek_v3, deepseek_v3_moe()},
+    {"moonlight-16b-a3b", llama, 2048, 27, 16, 0, 11264, 8192, 163840, 5e4, false, moonlight, moonlight_moe()},
+    {"glm4.5-air", llama, 4096, 46, 96, 8, 10944, 131072, 151552, 1e6, false, glm_air, glm_moe(), 128, true},
 };
 
 }  // namespace

@@ -107,6 +107,17 @@ void check_shared(Check const& c) {
                       one_of(nearest_divisors(tp, m.shared_ffn)), one_of(nearest_multiples(m.shared_ffn, tp))));
 }
 
+/// A rate moves the biases of the choice: they must be there.
+void check_choice_bias(Check const& c) {
+  auto const& m = c.config.model.moe;
+  if (!c.known({"model.moe.bias_update_rate", "model.moe.choice_bias"}) || m.choice_bias || m.bias_update_rate == 0.0)
+    return;
+  c.error({"model.moe.bias_update_rate", "model.moe.choice_bias"},
+          "model.moe.choice_bias = true where model.moe.bias_update_rate is above 0: the rate moves these biases",
+          fmt::format("bias_update_rate {}, choice_bias false", m.bias_update_rate),
+          "set model.moe.bias_update_rate to 0, or remove model.moe.choice_bias");
+}
+
 /// Every rank of a stage routes tokens of its own, so tokens must be divided over tp.
 void check_tokens_of_ranks(Check const& c) {
   if (!c.known({"parallel.tp", "parallel.sequence"})) return;
@@ -204,6 +215,7 @@ void check_moe(Check const& check) {
   check_layers(check);
   check_groups(check);
   check_shared(check);
+  check_choice_bias(check);
   check_tokens_of_ranks(check);
   check_division(check);
   check_together(check);

@@ -91,7 +91,8 @@ void ExpertBalance<P>::change_router() {
       layout::for_parameters(
           unit->params.layout(), run.begin, run.count,
           [&](layout::LocalParam const& item, std::int64_t first, std::int64_t count) {
-            if (item.spec->trained) return;
+            bool const load = item.spec->name.ends_with(".load");
+            if (item.spec->trained || (!load && rate == 0.0)) return;
             auto const& of_layer = chosen_.at(item.spec->layer);
             std::int64_t all = 0;
             for (auto n : of_layer) all += n;
@@ -99,7 +100,6 @@ void ExpertBalance<P>::change_router() {
             auto const part = Kokkos::subview(numbers, Kokkos::pair<std::int64_t, std::int64_t>(begin, begin + count));
             auto const host = device::copy_to_host("p3d::engine::expert_balance", rank_->exec, part);
             auto const moved = device::new_host_view(part);
-            bool const load = item.spec->name.ends_with(".load");
             for (std::int64_t k = 0; k < count; ++k) {
               auto const chose = of_layer[static_cast<std::size_t>(first + k)];
               // Against the mean, in integers: the same on every rank.

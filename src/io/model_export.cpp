@@ -205,7 +205,7 @@ std::vector<std::string> export_model(comm::Communicator& world, Checkpoint cons
   auto const layout = layout::hugging_face_layout(config::family_of(model, options.family), model, table);
   require_table(checkpoint, table);
   std::vector<SafetensorsWriter::Item> items;
-  for (auto const& t : layout.tensors) items.push_back({t.name, t.shape});
+  for (auto const& t : layout.tensors) items.push_back({t.name, t.shape, t.wide});
   SafetensorsWriter writer(folder, std::move(items), options.type, options.shard_bytes);
 
   bool const root = world.rank() == 0;

@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <set>
 #include <utility>
@@ -91,12 +92,23 @@ Tensor const& ModelWeights::tensor_of(layout::HuggingFaceTensor const& wanted) c
   return *tensor;
 }
 
+bool ModelWeights::is_prediction(std::string_view tensor) const {
+  constexpr std::string_view prefix = "model.layers.";
+  if (!tensor.starts_with(prefix)) return false;
+  auto const first = config_.model.layers;
+  std::int64_t layer = 0;
+  std::from_chars(tensor.data() + prefix.size(), tensor.data() + tensor.size(), layer);
+  if (layer < first || layer >= first + config_.prediction_layers) return false;
+  // Without the linear of its two inputs it is a layer of the model, of which config.json says too few.
+  return files_.find(fmt::format("{}{}.eh_proj.weight", prefix, layer)) != nullptr;
+}
+
 void ModelWeights::require_tensors() const {
   std::set<std::string> wanted;
   for (auto const& t : layout_.tensors) wanted.insert(tensor_of(t).name);
   for (auto const& [name, tensor] : files_.tensors) {
     bool const tied_output = name == output_layer && config_.model.tied_embeddings;
-    if (wanted.contains(name) || tied_output || layout::is_hugging_face_buffer(name)) continue;
+    if (wanted.contains(name) || tied_output || layout::is_hugging_face_buffer(name) || is_prediction(name)) continue;
     throw refused(fmt::format("only tensors of a {} as config.json describes it", to_string(config_.family)),
                   fmt::format("{} {}", name, shape_text(tensor.shape)), files_.files[tensor.file],
                   "p3d would leave this tensor out, and compute something else: use a model without it");

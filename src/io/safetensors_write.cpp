@@ -52,7 +52,10 @@ struct SafetensorsWriter::State {
   std::map<std::size_t, PosixFile> open = {};                     ///< files that this object writes to, by shard
   std::vector<char> buffer = {};
 
-  std::int64_t bytes_of(Item const& item) const { return elements_of(item) * static_cast<std::int64_t>(size_of(type)); }
+  TensorType type_of(Item const& item) const { return item.wide && size_of(type) < 4 ? TensorType::f32 : type; }
+  std::int64_t bytes_of(Item const& item) const {
+    return elements_of(item) * static_cast<std::int64_t>(size_of(type_of(item)));
+  }
 
   /// Distributes the items over files, in order; a new file begins where one would have more than `most` bytes of data.
   void divide(std::int64_t most) {
@@ -78,7 +81,7 @@ struct SafetensorsWriter::State {
       auto sizes = shape_text(items[i].shape);
       std::erase(sizes, ' ');
       text += fmt::format(R"(,{}:{{"dtype":"{}","shape":{},"data_offsets":[{},{}]}})", in_quotes(items[i].name),
-                          name(type), sizes, at, end);
+                          name(type_of(items[i])), sizes, at, end);
       places.emplace_back(shard, at);
       at = end;
     }
@@ -145,11 +148,12 @@ void SafetensorsWriter::write(std::size_t item, std::int64_t first, std::int64_t
   if (file == s.open.end())
     file = s.open.emplace(shard, PosixFile(s.shards[shard].path + ".part", PosixFile::Mode::write)).first;
   constexpr std::int64_t piece = std::int64_t{1} << 18;
-  auto const width = static_cast<std::int64_t>(size_of(s.type));
+  auto const type = s.type_of(s.items[item]);
+  auto const width = static_cast<std::int64_t>(size_of(type));
   for (std::int64_t i = 0; i < count; i += piece) {
     auto const n = std::min(piece, count - i);
     s.buffer.resize(static_cast<std::size_t>(n * width));
-    narrow(from, static_cast<char const*>(numbers) + i * static_cast<std::int64_t>(size_of(from)), n, s.type,
+    narrow(from, static_cast<char const*>(numbers) + i * static_cast<std::int64_t>(size_of(from)), n, type,
            s.buffer.data());
     file->second.write(begin + (first + i) * width, s.buffer.data(), s.buffer.size());
   }

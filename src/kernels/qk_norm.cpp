@@ -138,7 +138,7 @@ void qk_norm_backward(ExecSpace const& exec, QkNormShape const& shape, QkNormVec
   auto const rows = static_cast<std::int64_t>(dqkv.extent(0));
   if (rows == 0) return;
   auto const queries = shape.query_norms();
-  sum_weights<S, G>(exec, shape, 0, queries, dqkv, before, scale, gradients.queries, sums_over_rows);
+  if (queries > 0) sum_weights<S, G>(exec, shape, 0, queries, dqkv, before, scale, gradients.queries, sums_over_rows);
   sum_weights<S, G>(exec, shape, queries, shape.norms(), dqkv, before, scale, gradients.keys, sums_over_rows);
   bool const given = sums.extent(0) != 0;
   auto const w = weights;  // captured by value

@@ -82,6 +82,12 @@ BlockSizes block_sizes(config::Config const& c, RankPlace rank, bool on_device) 
   s.value_dim = heads.values();
   if (c.model.qk_norm == config::QkNorm::head) s.qk_norms = s.heads + s.kv_heads;
   if (c.model.qk_norm == config::QkNorm::full) s.qk_norms = 2, s.qk_sums = tp > 1 ? 2 : 0;
+  if (auto const& a = c.model.mla; a.on()) {
+    s.mla = {.q_rank = a.q_lora_rank,
+             .kv_rank = a.kv_lora_rank,
+             .rope_dim = a.qk_rope_head_dim,
+             .kv_heads = s.heads * a.kv_head_dim()};
+  }
   s.ffn = c.model.ffn / tp;
   s.gated = c.model.gated();
   s.layernorm = c.model.norm == config::Norm::layernorm;

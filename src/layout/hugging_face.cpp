@@ -89,6 +89,18 @@ constexpr NameRow qwen_moe_names[] = {{"moe.router", "model.layers.{}.mlp.gate"}
                                       {"moe.shared.down", "model.layers.{}.mlp.shared_expert.down_proj"},
                                       {"moe.shared_gate", "model.layers.{}.mlp.shared_expert_gate"}};
 
+// DeepSeek-V3 and GLM-4.5 name routed experts as Qwen2-MoE does.
+constexpr NameRow deepseek_names[] = {{"attn.q_down", "model.layers.{}.self_attn.q_a_proj"},
+                                      {"attn.q_latent_norm", "model.layers.{}.self_attn.q_a_layernorm"},
+                                      {"attn.q_up", "model.layers.{}.self_attn.q_b_proj"},
+                                      {"attn.kv_down", "model.layers.{}.self_attn.kv_a_proj_with_mqa"},
+                                      {"attn.kv_latent_norm", "model.layers.{}.self_attn.kv_a_layernorm"},
+                                      {"attn.kv_up", "model.layers.{}.self_attn.kv_b_proj"},
+                                      {"moe.shared.gate", "model.layers.{}.mlp.shared_experts.gate_proj"},
+                                      {"moe.shared.up", "model.layers.{}.mlp.shared_experts.up_proj"},
+                                      {"moe.shared.down", "model.layers.{}.mlp.shared_experts.down_proj"}};
+constexpr char const* choice_bias_name = "model.layers.{}.mlp.gate.e_score_correction_bias";
+
 /// A parameter's name without its layer, cut before its last dot: "layers.3.attn.q.weight" is "attn.q" and ".weight".
 struct SplitName {
   std::string stem, ending;
@@ -99,6 +111,11 @@ SplitName split(ParamSpec const& spec) {
   auto const prefix = fmt::format("layers.{}.", spec.layer);
   auto const begin = name.starts_with(prefix) ? prefix.size() : 0;
   return {name.substr(begin, dot - begin), name.substr(dot)};
+}
+
+/// True for the families that store the biases of the choice of experts.
+bool has_choice_bias(ModelFamily family) {
+  return family == ModelFamily::deepseek_v3 || family == ModelFamily::glm4_moe;
 }
 
 /// The row of a parameter; every family has one for each of its parameters.
@@ -114,6 +131,7 @@ NameRow const& find_row(ModelFamily family, std::string const& stem) {
   if (family == ModelFamily::glm4) row = find(glm4_names);
   if (family == ModelFamily::gemma3_text) row = find(gemma3_names);
   if (family == ModelFamily::phi3) row = find(phi3_names);
+  if (has_choice_bias(family)) row = find(deepseek_names);
   if (!row) row = family == ModelFamily::gpt2 ? find(gpt2_names) : find(llama_names);
   if (!row) row = family == ModelFamily::mixtral ? find(mixtral_names) : find(qwen_moe_names);
   if (!row) base::contract_violated("row", __FILE__, __LINE__, "every parameter of the family has a tensor: " + stem);
@@ -138,6 +156,11 @@ HuggingFaceLayout hugging_face_layout(config::ModelFamily family, config::Model 
   out.family = family;
   std::size_t weight = 0, bias = 0;  // the tensors that parameters share with the one before
   for (auto const& spec : table.specs()) {
+    if (has_choice_bias(family) && spec.name.ends_with(".moe.router.bias")) {
+      out.places.push_back({.tensor = out.tensors.size()});
+      out.tensors.push_back({fmt::format(fmt::runtime(choice_bias_name), spec.layer), {spec.cols}, true});
+      continue;
+    }
     if (!spec.trained) {
       out.places.push_back({.tensor = HuggingFacePlace::nowhere});
       continue;

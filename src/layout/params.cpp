@@ -122,13 +122,12 @@ private:
 
   void layer(int l) {
     auto const prefix = fmt::format("layers.{}.", l);
-    auto const q = m_.heads * m_.head_dim();
-    auto const kv = m_.kv_heads * m_.head_dim();
     norm(prefix + "norm1", l, m_.norms_before());
-    fused(prefix + "attn.", l, {{"q", q}, {"k", kv}, {"v", kv}}, m_.has_qkv_bias());
-    qk_norm(prefix + "attn.q_norm.weight", l, q);
-    qk_norm(prefix + "attn.k_norm.weight", l, kv);
-    projection(prefix + "attn.out", l, q, m_.bias);
+    if (m_.mla.on())
+      latent_attention(prefix + "attn.", l);
+    else
+      grouped_query_attention(prefix + "attn.", l);
+    projection(prefix + "attn.out", l, m_.heads * m_.value_dim(), m_.bias);
     norm(prefix + "post_norm1", l, m_.norms_after());
     norm(prefix + "norm2", l, m_.norms_before());
     if (m_.has_experts(l))
@@ -136,6 +135,32 @@ private:
     else
       mlp(prefix + "mlp.", l, m_.ffn, m_.bias);
     norm(prefix + "post_norm2", l, m_.norms_after());
+  }
+
+  void grouped_query_attention(std::string const& prefix, int l) {
+    auto const q = m_.heads * m_.head_dim();
+    auto const kv = m_.kv_heads * m_.head_dim();
+    fused(prefix, l, {{"q", q}, {"k", kv}, {"v", kv}}, m_.has_qkv_bias());
+    qk_norm(prefix + "q_norm.weight", l, q);
+    qk_norm(prefix + "k_norm.weight", l, kv);
+  }
+
+  /// The matrices that make a token's latents are whole on each rank of tp, and one matrix in memory. Those that make
+  /// heads of them are divided by heads.
+  void latent_attention(std::string const& prefix, int l) {
+    auto const& a = m_.mla;
+    bool const queries = a.q_lora_rank > 0;
+    if (queries) matrix(prefix + "q_down.weight", l, a.q_lora_rank, m_.hidden, replicated, base_std);
+    matrix(prefix + "kv_down.weight", l, a.kv_lora_rank + a.qk_rope_head_dim, m_.hidden, replicated, base_std)
+        .follows_previous = queries;
+    if (queries) vector(prefix + "q_latent_norm.weight", l, a.q_lora_rank, replicated, norm_init());
+    vector(prefix + "kv_latent_norm.weight", l, a.kv_lora_rank, replicated, norm_init());
+    auto const q = m_.heads * m_.head_dim();
+    if (queries)
+      matrix(prefix + "q_up.weight", l, q, a.q_lora_rank, by_rows, base_std);
+    else
+      matrix(prefix + "q.weight", l, q, m_.hidden, by_rows, base_std);
+    matrix(prefix + "kv_up.weight", l, m_.heads * a.kv_head_dim(), a.kv_lora_rank, by_rows, base_std);
   }
 
   /// The weight of a norm of queries or keys, which have `size` columns. One of a head meets other heads on each rank
@@ -158,8 +183,7 @@ private:
   void moe(std::string const& prefix, int l) {
     auto const& moe = m_.moe;
     matrix(prefix + "router.weight", l, moe.experts, m_.hidden, replicated, base_std);
-    if (moe.bias_update_rate > 0)
-      vector(prefix + "router.bias", l, moe.experts, replicated, Init::zeros).trained = false;
+    if (moe.choice_bias) vector(prefix + "router.bias", l, moe.experts, replicated, Init::zeros).trained = false;
     if (moe.aux_loss == config::AuxLoss::global)
       vector(prefix + "router.load", l, moe.experts, replicated, Init::zeros).trained = false;
     if (m_.gated()) experts(prefix + "experts.gate.weight", l, base_std);

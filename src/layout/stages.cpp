@@ -147,9 +147,7 @@ std::vector<int> deal_layers(config::Config const& config, std::vector<int> cons
       // Multiply-adds per token of the mean layer (model.window, model.moe). The embedding is a look-up and costs
       // nothing; causal attention reads half the sequence, or the window but for the first tokens.
       auto const h = static_cast<double>(m.hidden);
-      auto const width = static_cast<double>(m.heads * m.head_dim());
-      auto const kv_width = static_cast<double>(m.kv_heads * m.head_dim());
-      double const projections = h * (2.0 * width + 2.0 * kv_width);
+      auto const projections = static_cast<double>(m.attention_weights());
       double keys = 0.0, ffn = 0.0;
       for (std::int64_t l = 0; l < m.layers; ++l) {
         auto const window = m.window_of(l);
@@ -157,7 +155,7 @@ std::vector<int> deal_layers(config::Config const& config, std::vector<int> cons
         keys += most - 0.5 * most * most / static_cast<double>(m.seq_len);
         ffn += static_cast<double>(m.active_ffn(l));
       }
-      double const attention = 2.0 * width * keys / static_cast<double>(m.layers);
+      double const attention = 0.5 * m.operations_per_key() * keys / static_cast<double>(m.layers);
       ffn /= static_cast<double>(m.layers);
       double const mlp = h * ffn * m.mlp_matrices();
       // A head that is divided over the pipeline costs all ranks the same.

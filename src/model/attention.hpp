@@ -16,13 +16,52 @@
 
 namespace p3d::model {
 
-/// All kinds of attention have in common their place in a layer, and the tokens that a token sees.
+/// The rotation of queries and keys by their positions, of one layer.
+template <class S>
+class Rotary {
+public:
+  Rotary(config::Config const& c, int layer) {
+    if (!c.model.rotates(layer)) return;
+    if (c.model.rope_pairs == config::RopePairs::neighbours) shape_.pairs = kernels::RopePairs::neighbours;
+    shape_.factor = layout::rope_factor(c.model, layer);
+    shape_.query_beta = c.model.rope_query_beta;
+    shape_.query_length = c.model.rope_original_seq_len;
+    auto const frequencies = layout::rope_frequencies(c.model, layer);
+    frequencies_ = device::Owned1<double>("p3d::model::rope_frequencies", frequencies.size());
+    Kokkos::deep_copy(frequencies_,
+                      Kokkos::View<double const*, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>(
+                          frequencies.data(), frequencies.size()));
+  }
+  /// Rotates dimensions from `first` on of each head of queries and keys, which lie head by head in x.
+  void rotate(device::ExecSpace const& exec, kernels::TokenRows const& rows, BlockSizes const& s, std::int64_t first,
+              kernels::Rotation direction, View2<S> x) const {
+    if (frequencies_.extent(0) == 0) return;
+    auto shape = shape_;
+    shape.heads = s.heads + s.kv_heads;
+    shape.head_dim = s.head_dim;
+    shape.query_heads = s.heads;
+    auto const end = static_cast<std::int64_t>(x.extent(1));
+    kernels::rope<S>(exec, rows, shape, frequencies_, direction, first > 0 ? device::columns(x, first, end) : x);
+  }
+
+private:
+  kernels::RopeShape shape_;
+  device::Owned1<double> frequencies_;  ///< [rotary_dim / 2]; empty: no rotary embedding
+};
+
+/// All kinds of attention have in common their place in a layer, the tokens that a token sees, and what they do with
+/// queries, keys and values, which are in c.a.qkv.
 template <class P>
 class Attention : public LinearSubLayer<P> {
 public:
   using S = typename P::Storage;
+  using typename LinearSubLayer<P>::Sums;
   Attention(config::Config const& c, parallel::TensorParallel& tp, int layer)
-      : LinearSubLayer<P>(c, tp, layer), window_(c.model.window_of(layer)), division_(layout::context_division(c)) {
+      : LinearSubLayer<P>(c, tp, layer),
+        rotary_(c, layer),
+        window_(c.model.window_of(layer)),
+        scale_(c.model.attention_scale()),
+        division_(layout::context_division(c)) {
     auto const site = [&](char const* name, double multiplier) {
       return kernels::make_dropout(c.model.dropout, c.run.seed, fmt::format("dropout.layers.{}.attn.{}", layer, name),
                                    multiplier);
@@ -45,10 +84,24 @@ public:
   }
 
 protected:
-  /// Attention of a call's tokens: c.a.qkv -> c.a.heads, c.a.lse.
-  virtual void attend(LayerCall<P> const& c) const = 0;
-  void apply(LayerCall<P> const& c) const final { attend(c); }
+  void apply(LayerCall<P> const& c) const final {
+    if (c.cache) return attend_cached(c);
+    auto const call = context_call(c);
+    c.t.attention->exchange(call, kept_qkv(c));
+    c.t.attention->forward(call, kept_qkv(c), c.a.heads, c.a.lse);
+  }
+  void prepare_backward(LayerCall<P> const& c) const final {
+    if (c.discarded.attention) c.t.attention->forward(context_call(c), kept_qkv(c), c.a.heads, c.a.lse);
+  }
+  /// The backward of attention alone: fills c.t.dqkv.
+  void attend_backward(LayerCall<P> const& c) const {
+    c.t.attention->backward(context_call(c), kept_qkv(c), c.a.heads, c.a.lse, c.t.dheads, c.t.dqkv);
+  }
+  using LinearSubLayer<P>::tp_;
+  using LinearSubLayer<P>::sizes_;
+  Rotary<S> rotary_;
 
+private:
   typename parallel::ContextAttention<S>::Call context_call(LayerCall<P> const& c) const {
     typename parallel::ContextAttention<S>::Call call;
     call.division.seq_len = c.rows.seq_len;
@@ -60,9 +113,31 @@ protected:
     if (trains(c.kind)) call.dropout = probability_dropout_;
     return call;
   }
-  std::int64_t window_;
+  void attend_cached(LayerCall<P> const& c) const {
+    auto const& cache = *c.cache;
+    kernels::AttentionShape shape;
+    shape.samples = c.rows.samples;
+    shape.seq_len = c.rows.seq_len;
+    shape.heads = sizes_.heads;
+    shape.kv_heads = sizes_.kv_heads;
+    shape.head_dim = sizes_.head_dim;
+    shape.value_dim = sizes_.value_dim;
+    shape.scale = scale_;
+    shape.window = window_;
+    kernels::store_keys_values<S>(tp_->exec, c.rows, shape, cache.texts, c.a.qkv, cache.keys, cache.values);
+    if (cache.texts.begin)
+      c.t.attention->forward(context_call(c), device::flat(c.a.qkv), c.a.heads, c.a.lse);
+    else
+      kernels::cached_attention_forward<S>(tp_->exec, c.rows, shape, cache.texts, c.a.qkv, cache.keys, cache.values,
+                                           c.a.heads);
+  }
+  /// The whole memory of c.a.qkv, as context parallelism keeps it.
+  View1<S> kept_qkv(LayerCall<P> const& c) const {
+    return View1<S>(c.a.qkv.data(), std::max(sizes_.qkv_elements, static_cast<std::int64_t>(c.a.qkv.size())));
+  }
 
-private:
+  std::int64_t window_;
+  double scale_;  ///< the scores are multiplied by it
   layout::ContextDivision division_;
   kernels::Dropout probability_dropout_, branch_dropout_;
 };
@@ -77,7 +152,6 @@ public:
   using typename SubLayer<P>::G;
   using typename SubLayer<P>::Sums;
   GroupedQueryAttention(config::Config const& c, parallel::TensorParallel& tp, int layer) : Attention<P>(c, tp, layer) {
-    scale_ = c.model.attention_scale();
     norm_ = {.heads = sizes_.heads,
              .kv_heads = sizes_.kv_heads,
              .head_dim = sizes_.head_dim,
@@ -85,89 +159,34 @@ public:
              .ranks = tp.size(),
              .eps = c.model.norm_eps,
              .offset = static_cast<double>(c.model.norm_offset)};
-    if (!c.model.rotates(layer)) return;
-    if (c.model.rope_pairs == config::RopePairs::neighbours) pairs_ = kernels::RopePairs::neighbours;
-    rope_factor_ = layout::rope_factor(c.model, layer);
-    query_beta_ = c.model.rope_query_beta;
-    query_length_ = c.model.rope_original_seq_len;
-    auto const frequencies = layout::rope_frequencies(c.model, layer);
-    rope_frequencies_ = device::Owned1<double>("p3d::model::rope_frequencies", frequencies.size());
-    Kokkos::deep_copy(rope_frequencies_,
-                      Kokkos::View<double const*, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>(
-                          frequencies.data(), frequencies.size()));
   }
 
 private:
-  using LinearSubLayer<P>::tp_;
-  using LinearSubLayer<P>::sizes_;
+  using Attention<P>::tp_;
+  using Attention<P>::sizes_;
   Parts parts(LayerCall<P> const& c) const override {
     auto& a = c.a;
     auto& t = c.t;
     return {c.w.qkv, c.w.attn_out, c.w.qkv_bias, a.qkv, a.heads, t.dqkv, t.dheads, a.qkv, t.dqkv};
   }
-  void project(LayerCall<P> const& c, View2<S const> normed) const override {
+  void project_rows(LayerCall<P> const& c, View2<S const> normed) const override {
     parallel::column_linear_forward<S>(*tp_, normed, c.w.qkv.value, c.w.qkv_bias.value, c.a.qkv);
     if (sizes_.qk_norms > 0)
       parallel::qk_norm_forward<S>(*tp_, norm_, norm_weights(c), c.t.qk_sums, c.a.qkv, c.a.qk, c.a.qk_scale);
-    rotate(c, kernels::Rotation::forward, c.a.qkv);
-  }
-  void attend(LayerCall<P> const& c) const override {
-    if (c.cache) return attend_cached(c);
-    auto const call = this->context_call(c);
-    c.t.attention->exchange(call, kept_qkv(c));
-    c.t.attention->forward(call, kept_qkv(c), c.a.heads, c.a.lse);
-  }
-  void prepare_backward(LayerCall<P> const& c) const override {
-    if (c.discarded.attention) c.t.attention->forward(this->context_call(c), kept_qkv(c), c.a.heads, c.a.lse);
+    this->rotary_.rotate(tp_->exec, c.rows, sizes_, 0, kernels::Rotation::forward, c.a.qkv);
   }
   void apply_backward(LayerCall<P> const& c, Sums& sums) const override {
-    c.t.attention->backward(this->context_call(c), kept_qkv(c), c.a.heads, c.a.lse, c.t.dheads, c.t.dqkv);
-    rotate(c, kernels::Rotation::backward, c.t.dqkv);
+    this->attend_backward(c);
+    this->rotary_.rotate(tp_->exec, c.rows, sizes_, 0, kernels::Rotation::backward, c.t.dqkv);
     if (sizes_.qk_norms > 0)
       parallel::qk_norm_backward<S, G>(*tp_, norm_, norm_weights(c), c.t.qk_sums, c.t.dqkv, c.a.qk, c.a.qk_scale,
                                        {c.w.q_norm.grad, c.w.k_norm.grad}, sums);
   }
-
-  void attend_cached(LayerCall<P> const& c) const {
-    auto const& cache = *c.cache;
-    kernels::AttentionShape shape;
-    shape.samples = c.rows.samples;
-    shape.seq_len = c.rows.seq_len;
-    shape.heads = sizes_.heads;
-    shape.kv_heads = sizes_.kv_heads;
-    shape.head_dim = sizes_.head_dim;
-    shape.value_dim = sizes_.value_dim;
-    shape.scale = scale_;
-    shape.window = this->window_;
-    kernels::store_keys_values<S>(tp_->exec, c.rows, shape, cache.texts, c.a.qkv, cache.keys, cache.values);
-    if (cache.texts.begin)
-      c.t.attention->forward(this->context_call(c), device::flat(c.a.qkv), c.a.heads, c.a.lse);
-    else
-      kernels::cached_attention_forward<S>(tp_->exec, c.rows, shape, cache.texts, c.a.qkv, cache.keys, cache.values,
-                                           c.a.heads);
-  }
-  /// The whole memory of c.a.qkv, as context parallelism keeps it.
-  View1<S> kept_qkv(LayerCall<P> const& c) const {
-    return View1<S>(c.a.qkv.data(), std::max(sizes_.qkv_elements, static_cast<std::int64_t>(c.a.qkv.size())));
-  }
   static kernels::QkNormVectors<S const> norm_weights(LayerCall<P> const& c) {
     return {c.w.q_norm.value, c.w.k_norm.value};
   }
-  /// Rotates queries and keys by their positions.
-  void rotate(LayerCall<P> const& c, kernels::Rotation direction, View2<S> qkv) const {
-    if (rope_frequencies_.extent(0) == 0) return;
-    auto const& s = sizes_;
-    kernels::rope<S>(tp_->exec, c.rows,
-                     {s.heads + s.kv_heads, s.head_dim, pairs_, rope_factor_, query_beta_, s.heads, query_length_},
-                     rope_frequencies_, direction, qkv);
-  }
 
-  double scale_ = 1.0;  ///< the scores are multiplied by it
   kernels::QkNormShape norm_;
-  kernels::RopePairs pairs_ = kernels::RopePairs::halves;
-  double rope_factor_ = 1.0, query_beta_ = 0.0;
-  std::int64_t query_length_ = 1;
-  device::Owned1<double> rope_frequencies_;  ///< [rotary_dim / 2]; empty: no rotary embedding
 };
 
 }  // namespace p3d::model

@@ -5,6 +5,7 @@
 
 #include "attention.hpp"
 #include "feed_forward.hpp"
+#include "latent_attention.hpp"
 
 namespace p3d::model {
 
@@ -95,7 +96,10 @@ void NormLayer<P>::backward(ExecSpace const& exec, NormWeights<P> const& w, View
 
 template <class P>
 TransformerBlock<P>::TransformerBlock(config::Config const& c, parallel::TensorParallel& tp, int layer) : tp_(&tp) {
-  sublayers_.push_back(std::make_unique<GroupedQueryAttention<P>>(c, tp, layer));
+  if (c.model.mla.on())
+    sublayers_.push_back(std::make_unique<LatentAttention<P>>(c, tp, layer));
+  else
+    sublayers_.push_back(std::make_unique<GroupedQueryAttention<P>>(c, tp, layer));
   if (c.model.has_experts(layer))
     sublayers_.push_back(std::make_unique<ExpertLayer<P>>(c, tp, layer));
   else
@@ -142,13 +146,13 @@ void TransformerBlock<P>::backward_input(LayerCall<P> const& c, View2<S> y, View
 template <class P>
 void TransformerBlock<P>::backward_weight(LayerCall<P> const& c, View2<S> y) {
   std::vector<SubLayer<P>*> parts;
-  std::vector<View2<S const>> branches, inputs;
+  std::vector<typename RowsAhead<S>::Rows> branches, inputs;
   for (auto i = sublayers_.size(); i-- > 0;) {
     auto const ends = sublayers_[i]->ends(c);
     if (sublayers_[i]->has_weight_part()) {
       parts.push_back(sublayers_[i].get());
-      branches.push_back(sublayers_[i]->stream().norms_after() ? ends.branch : y);
-      inputs.push_back(ends.input);
+      branches.push_back({sublayers_[i]->stream().norms_after() ? ends.branch : y});
+      inputs.push_back({ends.input, sublayers_[i]->gathers_input()});
     }
     y = ends.x;  // the sum that the branch before ends in
   }

@@ -45,7 +45,7 @@ private:
     auto const inner = columns(a.up, up), outer = columns(a.act, ffn);
     return {c.w.up, c.w.down, c.w.up_bias, inner, outer, columns(t.dup, up), columns(t.dact, ffn), a.up, t.dup};
   }
-  void project(LayerCall<P> const& c, View2<S const> normed) const override {
+  void project_rows(LayerCall<P> const& c, View2<S const> normed) const override {
     parallel::column_linear_forward<S>(*tp_, normed, c.w.up.value, View1<S const>(), parts(c).inner);
     if (sizes_.moe.gates_shared) SharedGate<P>::forward(tp_->exec, c.w.moe, normed, c.a.moe);
   }

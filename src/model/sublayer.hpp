@@ -22,12 +22,18 @@ namespace p3d::model {
 template <class S>
 class RowsAhead {
 public:
-  /// `rows`: those of the rank, in the order of use. `whole` is memory for all rows.
-  RowsAhead(parallel::TensorParallel& tp, std::vector<View2<S const>> rows, View2<S> whole)
+  /// The rows of the rank for one sub-layer, and whether it multiplies those of the other ranks of tp, too.
+  struct Rows {
+    View2<S const> own;
+    bool gathers = true;
+  };
+  /// `rows` stand in the order of use. `whole` is memory for all rows.
+  RowsAhead(parallel::TensorParallel& tp, std::vector<Rows> rows, View2<S> whole)
       : tp_(&tp), rows_(std::move(rows)), whole_(whole) {
     start();
   }
-  View2<S const> own() const { return rows_[at_]; }
+  View2<S const> own() const { return rows_[at_].own; }
+  /// All rows, of a sub-layer that gathers them.
   View2<S const> wait() { return coming_.wait(); }
   /// The rows of wait() have been read: starts to gather the next ones.
   void next() {
@@ -37,11 +43,11 @@ public:
 
 private:
   void start() {
-    if (at_ < rows_.size()) coming_ = parallel::start_gather_rows<S>(*tp_, rows_[at_], whole_);
+    if (at_ < rows_.size() && rows_[at_].gathers) coming_ = parallel::start_gather_rows<S>(*tp_, own(), whole_);
   }
 
   parallel::TensorParallel* tp_;
-  std::vector<View2<S const>> rows_;
+  std::vector<Rows> rows_;
   View2<S> whole_;
   std::size_t at_ = 0;
   parallel::WholeRows<S> coming_;
@@ -76,6 +82,8 @@ public:
   virtual void backward_weight(LayerCall<P> const& c, RowsAhead<S>& branches, RowsAhead<S>& inputs, Sums& sums) = 0;
   /// False: backward_input() leaves nothing out.
   virtual bool has_weight_part() const { return true; }
+  /// False: under sequence parallelism it reads the rank's rows of its input alone.
+  virtual bool gathers_input() const { return true; }
   /// RoutedExperts::take_counts; empty without experts.
   virtual std::vector<std::int64_t> take_counts() { return {}; }
   ResidualStream<P> const& stream() const { return stream_; }
@@ -85,7 +93,8 @@ protected:
   ResidualStream<P> stream_;
 };
 
-/// A sub-layer between two linears: a column-parallel one, a function of its own, and a row-parallel one.
+/// A sub-layer between two linears: one that makes the input of a function of its own, and a row-parallel one that
+/// multiplies what the function gives. Without overrides the first one is column-parallel.
 template <class P>
 class LinearSubLayer : public SubLayer<P> {
 public:
@@ -96,7 +105,7 @@ public:
       : SubLayer<P>(c, tp), sizes_(layout::layer_sizes(layout::block_sizes(c), c, layer)) {}
 
   void remake(LayerCall<P> const& c) final {
-    project(c, parallel::start_gather_rows<S>(*tp_, this->ends(c).input, c.t.gathered).wait());
+    project(c);
     apply(c);
   }
   void forward(LayerCall<P> const& c) final {
@@ -124,7 +133,7 @@ public:
     sums.add(p.inner, p.in_bias.grad);
     parallel::linear_backward_weight<S, G>(tp_->exec, branches.wait(), p.outer, p.out.grad);
     branches.next();
-    parallel::linear_backward_weight<S, G>(tp_->exec, p.inner, inputs.wait(), p.in.grad);
+    project_backward_weight(c, inputs);
     inputs.next();
   }
 
@@ -137,8 +146,29 @@ protected:
     View2<S>&kept_inner, &scratch_inner;  ///< the views of `inner` in c.a and of `d_inner` in c.t
   };
   virtual Parts parts(LayerCall<P> const& c) const = 0;
-  /// The column-parallel linear, of its input with all rows: fills `inner`.
-  virtual void project(LayerCall<P> const& c, View2<S const> normed) const = 0;
+  /// The first linear, of the sub-layer's input: fills `inner`.
+  virtual void project(LayerCall<P> const& c) const {
+    project_rows(c, parallel::start_gather_rows<S>(*tp_, this->ends(c).input, c.t.gathered).wait());
+  }
+  /// The column-parallel linear, of its input with all rows.
+  virtual void project_rows(LayerCall<P> const& /*c*/, View2<S const> /*normed*/) const {}
+  /// The backward of project(), from `d_inner` to c.t.dnorm; with `weights` it adds the gradients of its weights.
+  /// `normed` are all rows of the input on their way; it has none where they were not started yet.
+  virtual void project_backward(LayerCall<P> const& c, bool weights, parallel::WholeRows<S> normed, Sums& sums) const {
+    auto const p = parts(c);
+    auto sum = parallel::column_linear_backward_input<S>(*tp_, p.d_inner, p.in.value, c.t.dnorm);
+    if (normed.view.data() == nullptr) normed = stream_.input(c, this->ends(c), false);
+    if (weights) {
+      parallel::linear_backward_weight<S, G>(tp_->exec, p.d_inner, normed.wait(), p.in.grad);
+      sums.add(p.d_inner, p.in_bias.grad);
+    }
+    sum.wait();
+  }
+  /// The weight gradients that project_backward() has left out. `inner` holds its gradient.
+  virtual void project_backward_weight(LayerCall<P> const& c, RowsAhead<S>& inputs) const {
+    auto const p = parts(c);
+    parallel::linear_backward_weight<S, G>(tp_->exec, p.inner, inputs.wait(), p.in.grad);
+  }
   /// The function: fills `outer` and what its backward needs.
   virtual void apply(LayerCall<P> const& c) const = 0;
   /// The input of the last linear.
@@ -156,23 +186,16 @@ private:
   BranchGradient<P> differentiate(LayerCall<P> const& c, View2<S const> own, bool weights, Sums& sums) const {
     auto const ends = this->ends(c);
     auto const p = parts(c);
-    bool const gathers = tp_->sequence && weights;
     auto gathering = parallel::start_gather_rows<S>(*tp_, own, c.t.branch);
     parallel::WholeRows<S> normed;
-    if (gathers) normed = stream_.input(c, ends, true);
+    if (tp_->sequence && weights && this->gathers_input()) normed = stream_.input(c, ends, true);
     auto const bias = weights ? stream_.bias_to_sum(c, own, ends.bias.grad) : View1<G>();
     auto const branch = gathering.wait();
     parallel::row_linear_backward_input<S>(*tp_, branch, p.out.value, p.d_outer);
     prepare_backward(c);
     if (weights) parallel::linear_backward_weight<S, G>(tp_->exec, branch, p.outer, p.out.grad);
     apply_backward(c, sums);
-    auto sum = parallel::column_linear_backward_input<S>(*tp_, p.d_inner, p.in.value, c.t.dnorm);
-    if (!gathers) normed = stream_.input(c, ends, false);
-    if (weights) {
-      parallel::linear_backward_weight<S, G>(tp_->exec, p.d_inner, normed.wait(), p.in.grad);
-      sums.add(p.d_inner, p.in_bias.grad);
-    }
-    sum.wait();
+    project_backward(c, weights, std::move(normed), sums);
     return {own_rows(*tp_, c.t.dnorm), bias};
   }
 };

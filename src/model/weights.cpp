@@ -25,10 +25,20 @@ BlockWeights<P> block_weights(config::Config const& c, Parameters<P> const& para
   w.norm2 = norm_weights(params, at("norm2"));
   w.post_norm1 = norm_weights(params, at("post_norm1"));
   w.post_norm2 = norm_weights(params, at("post_norm2"));
-  w.qkv = params.fused_matrix(at("attn.q.weight"), at("attn.v.weight"));
-  w.qkv_bias = params.fused_vector(at("attn.q.bias"), at("attn.v.bias"));
-  w.q_norm = params.vector(at("attn.q_norm.weight"));
-  w.k_norm = params.vector(at("attn.k_norm.weight"));
+  if (c.model.mla.on()) {
+    bool const queries = c.model.mla.q_lora_rank > 0;
+    w.latent_down =
+        params.fused_matrix(at(queries ? "attn.q_down.weight" : "attn.kv_down.weight"), at("attn.kv_down.weight"));
+    w.q_latent = params.vector(at("attn.q_latent_norm.weight"));
+    w.kv_latent = params.vector(at("attn.kv_latent_norm.weight"));
+    w.q_up = params.matrix(at(queries ? "attn.q_up.weight" : "attn.q.weight"));
+    w.kv_up = params.matrix(at("attn.kv_up.weight"));
+  } else {
+    w.qkv = params.fused_matrix(at("attn.q.weight"), at("attn.v.weight"));
+    w.qkv_bias = params.fused_vector(at("attn.q.bias"), at("attn.v.bias"));
+    w.q_norm = params.vector(at("attn.q_norm.weight"));
+    w.k_norm = params.vector(at("attn.k_norm.weight"));
+  }
   w.attn_out = params.matrix(at("attn.out.weight"));
   w.attn_out_bias = params.vector(at("attn.out.bias"));
   if (experts) {

@@ -73,8 +73,9 @@ void row_linear_forward(TensorParallel& tp, View2<S const> x, View2<S const> w, 
 }
 
 template <class S>
-void row_linear_backward_input(TensorParallel& tp, View2<S const> dy, View2<S const> w, View2<S> dx) {
-  gemm<S, S>(tp.exec, Op::none, Op::none, dy, w, 0, dx);
+void row_linear_backward_input(TensorParallel& tp, View2<S const> dy, View2<S const> w, View2<S> dx,
+                               kernels::Store store) {
+  gemm<S, S>(tp.exec, Op::none, Op::none, dy, w, store == kernels::Store::add ? 1 : 0, dx);
 }
 
 template <class S, class G>
@@ -86,7 +87,7 @@ void linear_backward_weight(ExecSpace const& exec, View2<S const> dy, View2<S co
   template void column_linear_forward<S>(TensorParallel&, View2<S const>, View2<S const>, View1<S const>, View2<S>); \
   template comm::Request column_linear_backward_input<S>(TensorParallel&, View2<S const>, View2<S const>, View2<S>); \
   template void row_linear_forward<S>(TensorParallel&, View2<S const>, View2<S const>, View2<S>);                    \
-  template void row_linear_backward_input<S>(TensorParallel&, View2<S const>, View2<S const>, View2<S>);
+  template void row_linear_backward_input<S>(TensorParallel&, View2<S const>, View2<S const>, View2<S>, kernels::Store);
 P3D_STORAGE_TYPES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE
 #define P3D_INSTANTIATE(P) P3D_INSTANTIATE_FOR(P::Storage, P::Gradient)

@@ -10,9 +10,8 @@ namespace p3d::plan {
 
 std::int64_t weights_of_layer(config::Config const& config, std::int64_t layer) {
   auto const& m = config.model;
-  auto const q = m.heads * m.head_dim(), kv = m.kv_heads * m.head_dim();
   auto const router = m.has_experts(layer) ? m.moe.experts + (m.moe.shared_gate ? 1 : 0) : 0;
-  return m.hidden * (2 * q + 2 * kv + router + m.mlp_matrices() * m.active_ffn(layer));
+  return m.attention_weights() + m.hidden * (router + m.mlp_matrices() * m.active_ffn(layer));
 }
 
 std::int64_t matmul_weights(config::Config const& config) {
@@ -38,6 +37,11 @@ double stream_numbers(config::Config const& config) {
 
 double qk_norm_numbers(config::Config const& config) {
   auto const& m = config.model;
+  if (m.mla.on()) {
+    // Norms of latents, and heads: keys and values are written by a linear and copied to where attention reads them.
+    auto const copied = m.heads * (m.mla.kv_head_dim() + m.head_dim() + m.value_dim());
+    return static_cast<double>(3 * (m.mla.q_lora_rank + m.mla.kv_lora_rank) + copied);
+  }
   if (m.qk_norm == config::QkNorm::none) return 0;
   return 3.0 * static_cast<double>((m.heads + m.kv_heads) * m.head_dim());
 }
@@ -52,8 +56,8 @@ double flops_per_token(config::Config const& config) {
   auto const& m = config.model;
   double keys = 0.0;
   for (std::int64_t l = 0; l < m.layers; ++l) keys += keys_per_query(config, l, Keys::all);
-  // Scores and weighted sum: 2 * 2 operations per head dimension and seen token, three times with backward.
-  return 6.0 * static_cast<double>(matmul_weights(config)) + 12.0 * static_cast<double>(m.heads * m.head_dim()) * keys;
+  // Backward takes twice the operations of forward.
+  return 6.0 * static_cast<double>(matmul_weights(config)) + 3.0 * m.operations_per_key() * keys;
 }
 
 double model_flops_per_step(config::Config const& config) {
@@ -63,8 +67,8 @@ double model_flops_per_step(config::Config const& config) {
 double recompute_flops_per_token(config::Config const& config, layout::StageRecompute const& stage,
                                  std::int64_t first_layer, Keys keys) {
   auto const& m = config.model;
-  double const each_key = 4.0 * static_cast<double>(m.heads * m.head_dim());
-  auto const out = m.heads * m.head_dim() * m.hidden;
+  double const each_key = m.operations_per_key();
+  auto const out = m.heads * m.value_dim() * m.hidden;
   double sum = 0.0;
   for (int l = 0; l < stage.num_layers(); ++l) {
     auto const& layer = stage.layer(l);

@@ -76,8 +76,7 @@ static void add_vocabulary(config::Config const& config, double head, PipelineCo
 PipelineCosts model_costs(config::Config const& config, layout::StageMap const& stages, MachineRates const& rates) {
   auto const& m = config.model;
   auto const tokens = static_cast<double>(config.batch.micro * m.seq_len) / config.parallel.cp;
-  double const each_key =
-      4.0 * static_cast<double>(m.heads * m.head_dim());  // two GEMMs of 2 operations for each element
+  double const each_key = m.operations_per_key();
   double const head = 2.0 * static_cast<double>(m.vocab_size * m.hidden);
   double const scale = tokens / (rates.flops * config.parallel.tp);
   // A configuration by hand may have the keys of [precision] at their defaults for fp32.

@@ -58,7 +58,7 @@ struct Pipeline {
 };
 
 /// A layout as numbers; small, since there may be a million of them.
-struct Candidate {
+struct CandidateLayout {
   int tp = 1, pp = 1, cp = 1, ep = 1;
   Pipeline pipeline;
   std::int64_t micro = 1;
@@ -152,7 +152,7 @@ private:
   }
 
   /// The input with that layout. The object is used again by the next call: an input is large to copy.
-  Config const& with(Candidate const& c) {
+  Config const& with(CandidateLayout const& c) {
     Config& out = scratch_;
     out.parallel.tp = c.tp;
     out.parallel.pp = c.pp;
@@ -240,14 +240,14 @@ private:
     if (free("memory.shard") && dp > 1) shards = {Shard::none, Shard::optimizer, Shard::gradients, Shard::parameters};
     for (auto shard : shards) {
       if (pipeline.vocabulary && shard >= Shard::gradients) continue;  // rows of the vocabulary stay on their ranks
-      Candidate c{.tp = static_cast<int>(tp),
-                  .pp = static_cast<int>(pp),
-                  .cp = static_cast<int>(cp),
-                  .ep = static_cast<int>(ep),
-                  .pipeline = pipeline,
-                  .micro = micro,
-                  .recompute = r,
-                  .shard = shard};
+      CandidateLayout c{.tp = static_cast<int>(tp),
+                        .pp = static_cast<int>(pp),
+                        .cp = static_cast<int>(cp),
+                        .ep = static_cast<int>(ep),
+                        .pipeline = pipeline,
+                        .micro = micro,
+                        .recompute = r,
+                        .shard = shard};
       c.seconds = predictor_.least(with(c));
       all_.push_back(c);
     }
@@ -319,7 +319,7 @@ private:
 
   /// True where a layout that differs in batch.micro and memory.recompute alone, and needs less for both, was too
   /// large.
-  bool needs_more_than_a_rejected_one(Candidate const& c) const {
+  bool needs_more_than_a_rejected_one(CandidateLayout const& c) const {
     auto const found = too_large_.find(c.states());
     return found != too_large_.end() && std::any_of(found->second.begin(), found->second.end(), [&](auto const& small) {
              return small.first <= c.micro && small.second >= c.recompute;
@@ -366,10 +366,10 @@ private:
   Config scratch_ = base_;
   std::string const whole_order_ = Config{}.parallel.order;
   SearchOptions const& options_;
-  std::vector<Candidate> all_;
+  std::vector<CandidateLayout> all_;
   std::map<std::tuple<int, int, int, int, std::int64_t>, double> activations_;  ///< activation_bytes
   /// batch.micro and memory.recompute of layouts that were too large, by the rest of the layout.
-  std::map<Candidate::States, std::vector<std::pair<std::int64_t, Recompute>>> too_large_;
+  std::map<CandidateLayout::States, std::vector<std::pair<std::int64_t, Recompute>>> too_large_;
   int checked_ = 0;
   double seconds_of_last_ = std::numeric_limits<double>::infinity();  ///< seconds_of_last() of the layouts so far
   SearchResult result_;

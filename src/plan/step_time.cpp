@@ -3,6 +3,7 @@
 // stage that is longest sets the pace of a pipeline; the others and the ends of the pipeline are its bubble.
 #include <p3d/plan/step_time.hpp>
 
+#include "plan/layer_linears.hpp"
 #include "plan/step_finish.hpp"
 
 #include <p3d/base/enum_names.hpp>
@@ -70,12 +71,6 @@ struct StepPredictor::Memory {
 
 namespace {
 
-/// Linears of a layer on one rank that are one launch: `count` times [rows, k] x [k, n].
-struct Linear {
-  double n = 0, k = 0, rows = 0, count = 1;
-  bool fp8 = true;  ///< in fp8 where the generation has it
-};
-
 /// Layers [begin, end) of the model: those of one rank of the pipeline.
 struct Layers {
   std::int64_t begin = 0, end = 0;
@@ -106,12 +101,12 @@ private:
   /// The seconds that launches add to so much work.
   double added(double work, double launches) const;
 
-  std::vector<Linear> linears(std::int64_t layer) const;
   double gemms(std::int64_t layer, bool weight, bool input) const;
   LayerPasses layer_passes(std::int64_t layer) const;
   LayerTime layer_time(LayerPasses const& passes) const;
   double attention_products(std::int64_t layer) const;
   double memory_traffic(std::int64_t layer) const;
+  double tensor_sums(bool backward) const;
   double expert_exchange(std::int64_t layer) const;
   double context_exchange(double attention) const;
   double gathers(LayerTime const& t) const;
@@ -192,32 +187,10 @@ double StepModel::added(double work, double launches) const {
   return work * (std::pow(1 + std::pow(floor / work, k_.overlap), 1 / k_.overlap) - 1);
 }
 
-std::vector<Linear> StepModel::linears(std::int64_t layer) const {
-  auto const& m = c_.model;
-  auto const q = static_cast<double>(m.heads * m.head_dim()), kv = static_cast<double>(m.kv_heads * m.head_dim());
-  std::vector<Linear> out{{(q + 2 * kv) / tp(), width_, tokens_}, {width_, q / tp(), tokens_}};
-  auto const mlp = [&](double ffn, double rows, double count) {
-    out.push_back({gates_ * ffn, width_, rows, count});
-    out.push_back({width_, ffn, rows, count});
-  };
-  if (!m.has_experts(layer)) {
-    mlp(static_cast<double>(m.ffn) / tp(), tokens_, 1);
-    return out;
-  }
-  // Balanced experts: a rank gets as many rows as it gives.
-  auto const& p = c_.parallel;
-  double const experts = std::floor(static_cast<double>(m.moe.experts) / p.ep);
-  double const rows = tokens_ / tp() * static_cast<double>(m.moe.top_k) * p.etp;
-  mlp(static_cast<double>(m.moe.ffn) / p.etp, std::max(1.0, std::floor(rows / experts)), experts);
-  if (m.moe.shared_ffn > 0) mlp(static_cast<double>(m.moe.shared_ffn) / tp(), tokens_, 1);
-  out.push_back({static_cast<double>(m.moe.experts), width_, tokens_, 1, false});  // the router
-  return out;
-}
-
 /// Seconds of a layer's linears in one pass: forward; or, for backward, the gradients of inputs or of weights.
 double StepModel::gemms(std::int64_t layer, bool weight, bool input) const {
   double sum = 0;
-  for (auto const& l : linears(layer)) {
+  for (auto const& l : linears_of(c_, layer, tokens_)) {
     bool const fp8 = fp8_ && l.fp8;
     GemmType const type{fp8 ? cluster_.device.fp8 : peak_, weight, fp8};
     sum += weight  ? gemm_seconds(cluster_, type, l.n, l.k, l.rows, l.count)
@@ -233,17 +206,18 @@ double StepModel::attention_products(std::int64_t layer) const {
   double const keys = keys_per_query(c_, layer, Keys::all);
   double rate = peak_ * cluster_.attention * k_.attention;
   if (!k_.flash) rate /= 1 + cluster_.gemm.size * (2 / keys + 1 / static_cast<double>(m.head_dim()));
-  double const operations = 4 * tokens_ * keys * static_cast<double>(m.heads * m.head_dim()) / tp();
+  double const operations = tokens_ * keys * m.operations_per_key() / tp();
   return operations * (k_.flash ? 0.5 : 1.0) / rate;
 }
 
 /// Seconds of the forward kernels that wait for memory. Numbers read and written for each token: the residual stream's,
-/// eight rows of attention's width, four of the MLP's.
+/// four rows of queries' width and four of results', four of the MLP's.
 double StepModel::memory_traffic(std::int64_t layer) const {
   auto const& m = c_.model;
   auto const& p = c_.parallel;
   double const stream = stream_numbers(c_) / (p.sequence ? tp() : 1);
-  double const attention = (8 * static_cast<double>(m.heads * m.head_dim()) + qk_norm_numbers(c_)) / tp();
+  double const attention =
+      (4 * static_cast<double>(m.heads * (m.head_dim() + m.value_dim())) + qk_norm_numbers(c_)) / tp();
   auto const top_k = static_cast<double>(m.moe.top_k);
   double mlp = static_cast<double>(m.ffn) / tp(), permute = 0;
   if (m.has_experts(layer)) {
@@ -280,6 +254,21 @@ double StepModel::context_exchange(double attention) const {
   return std::max(0.0, (p.cp - 1) * step - attention * (p.cp - 1) / p.cp);
 }
 
+/// Seconds of a pass's sums over tp. There are two; with parallel.sequence they are a reduce-scatter and a gather of
+/// the same bytes. Latent attention exchanges latents where it would exchange its input, and that too where queries
+/// come from it.
+double StepModel::tensor_sums(bool backward) const {
+  auto const& mla = c_.model.mla;
+  auto const sum = [&](double numbers) {
+    return all_reduce_seconds(cluster_, tensor_group(), bytes_ * tokens_ * numbers);
+  };
+  double const whole = sum(width_);
+  if (!mla.on()) return 2 * whole;
+  double const input = sum(static_cast<double>(mla.latent())) + (mla.q_lora_rank > 0 ? 0 : whole);
+  if (c_.parallel.sequence) return whole + (whole + input) / 2;
+  return whole + (backward ? input : whole);
+}
+
 LayerPasses StepModel::layer_passes(std::int64_t layer) const {
   auto const& m = c_.model;
   auto const& p = c_.parallel;
@@ -296,9 +285,8 @@ LayerPasses StepModel::layer_passes(std::int64_t layer) const {
   b.attention = k_.attention_backward * products + k_.score_backward * softmax;
   f.memory = memory_traffic(layer);
   b.memory = k_.traffic_backward * f.memory;
-  // Two sums a pass; with parallel.sequence as a reduce-scatter and a gather of the same bytes. A norm of all heads
-  // sums two numbers a token.
-  f.tensor = b.tensor = 2 * all_reduce_seconds(cluster_, tensor_group(), bytes_ * tokens_ * width_);
+  // A norm of all heads sums two numbers a token.
+  f.tensor = tensor_sums(false), b.tensor = tensor_sums(true);
   if (m.qk_norm == config::QkNorm::full)
     f.tensor = b.tensor += all_reduce_seconds(cluster_, tensor_group(), 2.0 * type_bytes(c_).master * tokens_);
   f.experts = b.experts = expert_exchange(layer);
@@ -310,10 +298,12 @@ LayerPasses StepModel::layer_passes(std::int64_t layer) const {
 
   // Matrices, biases and norms. Of experts, those of this rank.
   auto const q = static_cast<double>(m.heads * m.head_dim()), kv = static_cast<double>(m.kv_heads * m.head_dim());
+  auto const whole = width_ * static_cast<double>(m.mla.on() ? m.mla.latent() : 0);  // on each rank of tp
   bool const experts = m.has_experts(layer);
   auto const ffn = static_cast<double>(experts ? m.moe.shared_ffn : m.ffn);
   auto const router = experts ? static_cast<double>(m.moe.experts) : 0;
-  out.parameters = (width_ * (2 * q + 2 * kv + (gates_ + 1) * ffn + router + 5) + ffn + q + 2 * kv) / tp();
+  auto const attention = static_cast<double>(m.attention_weights());
+  out.parameters = whole + (attention - whole + width_ * ((gates_ + 1) * ffn + router + 5) + ffn + q + 2 * kv) / tp();
   if (experts)
     out.expert_parameters = std::floor(router / p.ep) * (gates_ + 1) * width_ * static_cast<double>(m.moe.ffn) / p.etp;
   return out;

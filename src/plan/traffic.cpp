@@ -13,21 +13,31 @@ namespace p3d::plan {
 
 namespace {
 
-/// Numbers of collectives, each of tokens x hidden elements.
+/// Numbers of collectives, each of tokens x hidden elements where nothing else is said.
 struct Counts {
-  double sums = 0;     ///< sums over tp
-  double gathers = 0;  ///< all-gathers of divided tokens
-  double norms = 0;    ///< sums over tp of norms of all heads (model.qk_norm = "full"), of 2 numbers a token
-  double shares = 0;   ///< all-gathers of inputs that are kept divided (memory.share_saved_inputs)
+  double sums = 0;                             ///< sums over tp
+  double gathers = 0;                          ///< all-gathers of divided tokens
+  double latent_sums = 0, latent_gathers = 0;  ///< sums and gathers of tokens x model.mla's latents
+  double norms = 0;   ///< sums over tp of norms of all heads (model.qk_norm = "full"), of 2 numbers a token
+  double shares = 0;  ///< all-gathers of inputs that are kept divided (memory.share_saved_inputs)
+};
+
+/// Exchanges over tp in front of the linears of a layer: each is a gather under sequence parallelism, and backward a
+/// sum. Latent attention exchanges latents, and its input only where queries come from it.
+struct Inputs {
+  double whole = 2, latent = 0;
+  explicit Inputs(config::Model const& m)
+      : whole(m.mla.on() && m.mla.q_lora_rank > 0 ? 1 : 2), latent(m.mla.on() ? 1 : 0) {}
 };
 
 /// Collectives that a backward of a stage repeats because it recomputes layers.
-Counts remade(layout::StageRecompute const& r, bool norms_after) {
+Counts remade(layout::StageRecompute const& r, bool norms_after, Inputs const& inputs) {
   Counts out;
   for (int l = 0; l < r.num_layers(); ++l) {
     if (!r.layer(l).full) continue;
     out.sums += r.remakes_branches(l, norms_after) ? 2 : r.keeps_sums ? 0 : 1;
-    out.gathers += 2;
+    out.gathers += inputs.whole;
+    out.latent_gathers += inputs.latent;
     out.norms += 1;
     out.shares += r.input(l) == layout::KeptInput::shared ? 1 : 0;
   }
@@ -41,6 +51,7 @@ TensorTraffic tensor_traffic(config::Config const& config, layout::StageMap cons
                              int pipeline_rank, int context_rank) {
   using schedule::Op;
   Counts all;
+  Inputs const inputs(config.model);
   double losses = 0;
   for (auto const& a : program.ranks[static_cast<std::size_t>(pipeline_rank)]) {
     all.sums += a.op == Op::embed_forward || a.op == Op::head_backward ? 1 : 0;
@@ -51,24 +62,30 @@ TensorTraffic tensor_traffic(config::Config const& config, layout::StageMap cons
     double const first = stages.is_first(a.stage) && whole ? 1 : 0, last = stages.is_last(a.stage) && whole ? 1 : 0;
     if (a.op == Op::forward) {
       all.sums += 2 * layers + first;
-      all.gathers += 2 * layers + last;
+      all.gathers += inputs.whole * layers + last;
+      all.latent_gathers += inputs.latent * layers;
       all.norms += layers;
       losses += last;
     }
     if (schedule::makes_input_gradient(a.op)) {
-      all.sums += 2 * layers + last;
+      all.sums += inputs.whole * layers + last;
+      all.latent_sums += inputs.latent * layers;
       all.gathers += 2 * layers;
       all.norms += layers;
       auto const& r = activations[static_cast<std::size_t>(a.stage)].recompute;
       if (a.slot >= r.slots_kept) {
-        auto const more = remade(r, config.model.norms_after());
+        auto const more = remade(r, config.model.norms_after(), inputs);
         all.sums += more.sums;
         all.gathers += more.gathers;
+        all.latent_gathers += more.latent_gathers;
         all.norms += more.norms;
         all.shares += more.shares;
       }
     }
-    if (schedule::makes_weight_gradient(a.op)) all.gathers += 2 * layers + first + last;
+    if (schedule::makes_weight_gradient(a.op)) {
+      all.gathers += inputs.whole * layers + first + last;
+      all.latent_gathers += inputs.latent * layers;
+    }
     if (a.op == Op::backward_weight) all.gathers += 2 * layers;
   }
   auto const here = layout::context_division(config).share_of_place(context_rank).size();
@@ -76,6 +93,7 @@ TensorTraffic tensor_traffic(config::Config const& config, layout::StageMap cons
   auto const types = type_bytes(config);
   double const others = config.parallel.tp - 1;
   double const each = others * tokens * static_cast<double>(config.model.hidden * types.storage);
+  double const latent = others * tokens * static_cast<double>(config.model.mla.latent() * types.storage);
   TensorTraffic out;
   // The loss of a token: its largest logit, and two sums.
   out.all_reduce = 2 * others * losses * 3 * tokens * static_cast<double>(types.master);
@@ -83,10 +101,10 @@ TensorTraffic tensor_traffic(config::Config const& config, layout::StageMap cons
     out.all_reduce += 2 * others * all.norms * 2 * tokens * static_cast<double>(types.master);
   out.all_gather = all.shares * each;
   if (config.parallel.sequence) {
-    out.reduce_scatter = all.sums * each;
-    out.all_gather += all.gathers * each;
+    out.reduce_scatter = all.sums * each + all.latent_sums * latent;
+    out.all_gather += all.gathers * each + all.latent_gathers * latent;
   } else {
-    out.all_reduce += 2 * all.sums * each;
+    out.all_reduce += 2 * (all.sums * each + all.latent_sums * latent);
   }
   return out;
 }

@@ -47,12 +47,19 @@ std::vector<Product> model_products(config::Config const& c, double most_flops) 
   // The head is on the last stage or, with a divided vocabulary, a part of it on every pipeline rank.
   int const parts = c.parallel.tp * (c.divides_vocabulary() ? c.parallel.pp : 1);
   double const heads = c.divides_vocabulary() ? 1.0 : 1.0 / c.parallel.pp;
-  std::vector<Linear> const linears{
-      {"qkv", s.qkv(), s.hidden, layers},
+  std::vector<Linear> linears{
       {"attention out", s.hidden, s.heads * s.value_dim, layers},
       {"mlp up", s.up(), s.hidden, layers},
       {"mlp down", s.hidden, s.ffn, layers},
       {"head", layout::padded_shard(c.model.vocab_size, parts, 0).size(), s.hidden, heads, true}};
+  if (c.model.mla.on()) {
+    linears.insert(linears.begin(),
+                   {{"latents", s.mla.latent(), s.hidden, layers},
+                    {"queries", s.heads * s.head_dim, s.mla.q_rank > 0 ? s.mla.q_rank : s.hidden, layers},
+                    {"keys and values", s.mla.kv_heads, s.mla.kv_rank, layers}});
+  } else {
+    linears.insert(linears.begin(), {"qkv", s.qkv(), s.hidden, layers});
+  }
   std::vector<Product> list;
   // Each linear layer has three GEMMs. A smaller trial takes fewer tokens and, for the head, fewer columns; the other
   // dimensions of the weights are kept.

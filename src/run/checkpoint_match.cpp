@@ -54,10 +54,9 @@ bool is_unused(std::string const& key, config::Model const& m) {
 /// True when two values of a key give models with the same arrays that are only trained in other ways.
 bool only_trains(std::string const& key, std::string const& one, std::string const& other) {
   auto const both = [&](auto const& fits) { return fits(one) && fits(other); };
-  // A loss over the global batch, and a bias, have arrays of their own, which one of the two models would lack.
+  // A loss over the global batch has an array of its own, which one of the two models would lack.
   if (key == "model.moe.aux_loss") return both([](std::string const& v) { return v != "\"global\""; });
-  if (key == "model.moe.bias_update_rate") return both([](std::string const& v) { return v != "0.0"; });
-  return false;
+  return key == "model.moe.bias_update_rate";  // model.moe.choice_bias says whether there are biases
 }
 
 /// Says what a difference in a key means for a run that goes on from all of a checkpoint, or from its weights alone.
@@ -150,6 +149,7 @@ std::string value_of_younger_key(std::string const& key, std::map<std::string, s
     return found != there.end() ? found->second : defaults.at(name);
   };
   if (key == "model.qkv_bias") return of_file("model.bias");
+  if (key == "model.moe.choice_bias") return of_file("model.moe.bias_update_rate") == "0.0" ? "false" : "true";
   if (key != "model.head_dim") return defaults.at(key);
   auto const hidden = std::atoll(of_file("model.hidden").c_str()), heads = std::atoll(of_file("model.heads").c_str());
   return fmt::format("{}", heads > 0 ? hidden / heads : 0);

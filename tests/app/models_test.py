@@ -15,7 +15,8 @@ MODELS = program.SOURCE / "tests/golden/hugging_face"
 CASES = ("gpt2", "llama", "llama3", "mistral", "mistral_nemo", "qwen2", "qwen3", "olmo2", "olmo3",
          "granite", "glm4", "gemma3", "phi3", "ministral3", "yarn",
          "smollm3")
-EXPERTS = ("mixtral", "qwen2_moe", "qwen2_moe_bias", "qwen3_moe", "olmoe")
+EXPERTS = ("mixtral", "qwen2_moe", "qwen2_moe_bias", "qwen3_moe", "olmoe", "glm4_moe", "deepseek_v3",
+           "deepseek_v3_plain")
 
 
 def tensors(folder):
@@ -32,6 +33,18 @@ def tensors(folder):
             begin, stop = t["data_offsets"]
             found[name] = (t["dtype"], tuple(t["shape"]), data[end + begin:end + stop])
     return found
+
+
+def add_tensors(path, names):
+    """Adds tensors [1] of fp32 to a safetensors file."""
+    data = path.read_bytes()
+    end = 8 + struct.unpack("<Q", data[:8])[0]
+    header, numbers = json.loads(data[8:end]), data[end:]
+    for name in names:
+        header[name] = {"dtype": "F32", "shape": [1], "data_offsets": [len(numbers), len(numbers) + 4]}
+        numbers += bytes(4)
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + numbers)
 
 
 def expected(case, word):
@@ -118,7 +131,7 @@ class Models(AppTest):
 
     def test_greedy_texts_are_those_of_transformers(self):
         licence = (program.SOURCE / "LICENSE").read_text()
-        for case in CASES + ("qwen3_moe", "olmoe"):
+        for case in CASES + ("qwen3_moe", "olmoe", "glm4_moe", "deepseek_v3", "deepseek_v3_plain"):
             self.good("import", MODELS / case, f"{case}.h5", "--precision", "fp64")
             texts = [[int(word) for word in line] for line in expected(case, "greedy")]
             self.assertEqual(len(texts), 2)
@@ -174,6 +187,46 @@ class Models(AppTest):
         for name, (_, shape, data) in tensors(MODELS / "llama3").items():  # rounded to nearest
             for a, b in zip(struct.iter_unpack("<f", data), struct.iter_unpack("<2s", half[name][2])):
                 self.assertAlmostEqual(a[0], struct.unpack("<f", b"\0\0" + b[0])[0], delta=abs(a[0]) / 256)
+
+    def test_biases_of_the_choice_of_experts_keep_32_bits(self):
+        self.good("import", MODELS / "glm4_moe", "a.h5")
+        self.good("export", "a.h5", "half", "--dtype", "bf16")
+        half, whole = tensors(self.folder / "half"), tensors(MODELS / "glm4_moe")
+        biases = {name for name in whole if name.endswith("mlp.gate.e_score_correction_bias")}
+        self.assertEqual(len(biases), 2)
+        for name, tensor in half.items():
+            self.assertEqual(tensor[0], "F32" if name in biases else "BF16", name)
+        for name in biases:
+            self.assertEqual(half[name], whole[name])
+
+    def test_biases_of_the_choice_of_experts_move_where_a_rate_says_so(self):
+        before = tensors(MODELS / "glm4_moe")
+        for name, words, moved in (("constant", (), False), ("offloaded", ("memory.offload_optimizer=disk",), False),
+                                   ("moving", ("model.moe.bias_update_rate=0.5",), True)):
+            self.train("glm4_moe", 0, name, "checkpoint.every=3", *words)
+            self.good("export", f"runs/{name}/checkpoints/{name}-00000003.h5", f"{name}-out", "--dtype",
+                      "fp32")
+            after = tensors(self.folder / f"{name}-out")
+            for tensor, (*_, numbers) in before.items():
+                bias = tensor.endswith("e_score_correction_bias")
+                self.assertEqual(after[tensor][2] != numbers, moved or not bias, tensor)
+
+    def test_layers_of_multi_token_prediction_are_left_out(self):
+        folder = self.change_config("glm4_moe", num_nextn_predict_layers=1)
+        names = ("eh_proj", "enorm", "self_attn.q_proj")
+        add_tensors(folder / "model.safetensors", [f"model.layers.3.{name}.weight" for name in names])
+        run = self.p3d("import", folder, "a.h5")
+        self.assertEqual(run.code, 0, run.text)
+        self.assertIn("num_nextn_predict_layers = 1, layers of multi-token prediction behind the 3 of", run.text)
+        said = self.good("export", "a.h5", "out")
+        self.assertIn("num_nextn_predict_layers = 0 (1 in the origin; p3d has no multi-token prediction)", said)
+        self.assertEqual(tensors(self.folder / "out"), tensors(MODELS / "glm4_moe"))
+        add_tensors(folder / "model.safetensors", ["model.layers.4.eh_proj.weight"])
+        self.refused("import", folder, "b.h5", parts=["model.layers.4.eh_proj.weight", "only tensors of a glm4_moe"])
+        shutil.rmtree(folder)
+        # A layer without such a linear is one of the model, of which config.json says too few.
+        folder = self.change_config("glm4_moe", num_nextn_predict_layers=1, num_hidden_layers=2)
+        self.refused("import", folder, "b.h5", parts=["model.layers.2.", "only tensors of a glm4_moe"])
 
     def train(self, case, ranks, name, *more):
         self.good("", f"model.load={MODELS / case}", "data.format=synthetic", "run.steps=3", "run.precision=fp64",

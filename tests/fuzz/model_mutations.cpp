@@ -53,6 +53,17 @@ config::Model small_model(config::ModelFamily family) {
   m.norm_placement = config::row_of(family).norm_placement;
   if (!config::row_of(family).experts) return m;
   m.moe.experts = 3, m.moe.ffn = 6;
+  if (family == ModelFamily::deepseek_v3 || family == ModelFamily::glm4_moe) {
+    m.moe.experts = 4, m.moe.first_dense = 1, m.moe.shared_ffn = 12, m.moe.score = config::RouterScore::sigmoid;
+    m.moe.choice_bias = true;
+  }
+  if (family == ModelFamily::glm4_moe) m.rope_fraction = 0.5;
+  if (family == ModelFamily::deepseek_v3) {
+    m.kv_heads = 2, m.head_size = 6, m.rope_pairs = config::RopePairs::neighbours;
+    m.mla = {.kv_lora_rank = 4, .q_lora_rank = 6, .qk_nope_head_dim = 4, .qk_rope_head_dim = 2, .v_head_dim = 3};
+    m.rope_scaling = config::RopeScaling::yarn, m.rope_scaling_factor = 4.0, m.rope_attention_factor = 1.0;
+    m.moe.groups = 2, m.moe.group_top_k = 1;
+  }
   if (family == config::ModelFamily::qwen2_moe) m.moe.first_dense = 1, m.moe.shared_ffn = 10, m.moe.shared_gate = true;
   return m;
 }
@@ -261,7 +272,7 @@ std::vector<GoodModel> make_good_models(std::string const& folder) {
     good.folder = (fs::path(folder) / to_string(family)).string();
     fs::create_directories(good.folder);
     std::vector<io::SafetensorsWriter::Item> items;
-    for (auto const& t : layout.tensors) items.push_back({t.name, t.shape});
+    for (auto const& t : layout.tensors) items.push_back({t.name, t.shape, t.wide});
     auto const type = gpt ? io::TensorType::f32 : io::TensorType::bf16;
     io::SafetensorsWriter writer(good.folder, items, type, gpt ? 1 << 20 : 600);
     writer.create();

@@ -136,6 +136,26 @@ CASES = {
         shared_expert_intermediate_size=20, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32,
         num_experts=4, num_experts_per_tok=2, norm_topk_prob=True, rms_norm_eps=1e-5, tie_word_embeddings=True,
         **TOKENS)),
+    "deepseek_v3": (torch.float32, None, lambda: transformers.DeepseekV3Config(
+        vocab_size=256, hidden_size=16, intermediate_size=24, moe_intermediate_size=12, num_hidden_layers=3,
+        num_attention_heads=4, num_key_value_heads=4, q_lora_rank=10, kv_lora_rank=8, qk_nope_head_dim=6,
+        qk_rope_head_dim=4, v_head_dim=5, max_position_embeddings=32, n_routed_experts=8, num_experts_per_tok=3,
+        n_shared_experts=2, n_group=4, topk_group=2, first_k_dense_replace=1, routed_scaling_factor=1.5,
+        rms_norm_eps=1e-5, tie_word_embeddings=True, num_mtp_layers=0,
+        rope_parameters={"rope_type": "yarn", "rope_theta": 200.0, "factor": 4.0, "beta_fast": 4.0, "beta_slow": 1.0,
+                         "original_max_position_embeddings": 8, "mscale": 1.0, "mscale_all_dim": 0.7}, **TOKENS)),
+    "deepseek_v3_plain": (torch.float32, None, lambda: transformers.DeepseekV3Config(
+        vocab_size=256, hidden_size=16, intermediate_size=24, moe_intermediate_size=12, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=4, q_lora_rank=None, kv_lora_rank=6, qk_nope_head_dim=4,
+        qk_rope_head_dim=6, v_head_dim=8, max_position_embeddings=32, n_routed_experts=4, num_experts_per_tok=2,
+        n_shared_experts=1, n_group=1, topk_group=1, first_k_dense_replace=1, norm_topk_prob=False,
+        rope_interleave=False, rms_norm_eps=1e-6, tie_word_embeddings=True, num_mtp_layers=0, **TOKENS)),
+    "glm4_moe": (torch.float32, None, lambda: transformers.Glm4MoeConfig(
+        vocab_size=256, hidden_size=16, intermediate_size=24, moe_intermediate_size=12, num_hidden_layers=3,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=32, n_routed_experts=6,
+        num_experts_per_tok=3, n_shared_experts=1, first_k_dense_replace=1, routed_scaling_factor=1.7,
+        attention_bias=True, use_qk_norm=True, rms_norm_eps=1e-5, tie_word_embeddings=True, num_mtp_layers=0,
+        **TOKENS)),
 }
 
 
@@ -229,6 +249,9 @@ def make(case):
     for p in model.parameters():
         noise = torch.randn(p.shape, generator=generator, dtype=torch.float64)
         p.data = (noise * 0.3 if p.dim() >= 2 else p.data + noise * 0.2).to(dtype)
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):  # as training leaves it
+            buffer.copy_(torch.randn(buffer.shape, generator=generator) * 0.3)
     folder = MODELS / case
     folder.mkdir(parents=True, exist_ok=True)
     model.to(dtype).save_pretrained(folder, **({"max_shard_size": shard} if shard else {}))

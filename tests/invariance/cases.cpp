@@ -40,6 +40,15 @@ std::vector<Model> models(int ranks) {
   qwen2.overrides.insert(qwen2.overrides.end(), {fmt::format("model.head_dim={}", head_dim + 2), "model.qkv_bias=true",
                                                  "model.rope_layers=[1, 0]", "model.qk_norm=head"});
   out.push_back(std::move(qwen2));
+  // Latent attention, whose keys and values come from one short vector of a token.
+  auto latent = out[3];
+  latent.name = "latent-untied";
+  latent.kv_heads = heads;
+  latent.overrides.insert(latent.overrides.end(),
+                          {fmt::format("model.kv_heads={}", heads), "model.mla.kv_lora_rank=12",
+                           "model.mla.q_lora_rank=10", "model.mla.qk_nope_head_dim=6", "model.mla.qk_rope_head_dim=4",
+                           "model.mla.v_head_dim=8", "model.rope_pairs=neighbours"});
+  out.push_back(std::move(latent));
   // Norms behind sub-layers, and on both sides with pairs of neighbours and multipliers.
   out[3].overrides.insert(out[3].overrides.end(), {"model.qk_norm=full", "model.norm_placement=post"});  // llama-untied
   out[2].overrides.insert(

@@ -247,6 +247,18 @@ MODEL = [
     ("stage.cpp", "if (first_ && vocabulary_elsewhere_) finish_input_gradient(s);", "",
      "invariance_vocabulary_np2"),
     ("residual.hpp", "if (stays) return grad;", "return grad;", "engine_sequence_np2"),
+    ("latent_attention.hpp", "kernels::qk_norm_forward<S>(tp_->exec, norm_, norm_weights(c), {}, c.a.latent, "
+     "c.a.raw_latent, c.a.latent_scale);", "", "model_sublayers_np1"),
+    ("latent_attention.hpp", "auto sum = parallel::start_sum_rows<S>(*tp_, c.t.dlatent);", "comm::Request sum;",
+     "model_sublayers_np2"),
+    ("latent_attention.hpp", "sizes_, heads_.nope, direction, qkv);", "sizes_, 0, direction, qkv);",
+     "model_sublayers_np1"),
+    ("latent_attention.hpp", "Kokkos::deep_copy(tp_->exec, c.a.raw_latent, own);  // the weight part reads it", ";",
+     "model_sublayers_np1"),
+    ("../kernels/latent_heads.cpp", "for (std::int64_t h = 0; h < shape.heads; ++h) {",
+     "for (std::int64_t h = 1; h < shape.heads; ++h) {", "kernels"),
+    ("../layout/params.cpp", "if (sequence_ && cut == replicated)", "if (cut == replicated)", "unit_layout"),
+    ("../plan/traffic.cpp", "all.latent_sums += inputs.latent * layers;", "", "engine_sequence_np2"),
 ]
 
 LINALG = [

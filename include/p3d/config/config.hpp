@@ -141,8 +141,9 @@ struct Moe {
   double scale = 1.0;            ///< factor of the gates, applied after `normalize`
   std::int64_t groups = 0;       ///< number of groups of neighbouring experts; 0, 1: none
   std::int64_t group_top_k = 0;  ///< number of groups that a token's experts may come from
-  /// Step of the biases that balance the choice of experts (Wang et al., arXiv 2408.15664); 0: no biases.
+  /// Step of the biases that balance the choice of experts (Wang et al., arXiv 2408.15664); 0: they do not change.
   double bias_update_rate = 0.0;
+  bool choice_bias = false;  ///< the router has these biases; default: bias_update_rate > 0
   AuxLoss aux_loss = AuxLoss::none;
   double aux_coefficient = 0.01;
   /// Factor of mean(logsumexp(logits)^2) (Zoph et al., arXiv 2202.08906, equation 5); 0: none.
@@ -254,6 +255,15 @@ struct Model {
     if (mla.on()) return mla.qk_rope_head_dim;
     return static_cast<std::int64_t>(static_cast<double>(head_dim()) * rope_fraction);
   }
+  /// Elements of all matrices of a layer's attention.
+  std::int64_t attention_weights() const {
+    auto const q = heads * head_dim(), out = heads * value_dim() * hidden;
+    if (!mla.on()) return hidden * (q + 2 * kv_heads * head_dim()) + out;
+    auto const from_stream = mla.q_lora_rank > 0 ? mla.q_lora_rank : hidden;
+    return hidden * mla.latent() + q * from_stream + heads * mla.kv_head_dim() * mla.kv_lora_rank + out;
+  }
+  /// Operations of attention for a query and a key that it sees: a score, and a weighted sum of values.
+  double operations_per_key() const { return 2.0 * static_cast<double>(heads * (head_dim() + value_dim())); }
   double attention_scale() const {
     return attention_multiplier > 0 ? attention_multiplier : 1.0 / std::sqrt(static_cast<double>(head_dim()));
   }

@@ -32,13 +32,15 @@ enum class ModelFamily {
   glm4,
   gemma3_text,
   phi3,
-  smollm3
+  smollm3,
+  deepseek_v3,
+  glm4_moe
 };
 /// Names as model_type says them.
 constexpr auto enum_names(ModelFamily) {
-  return std::array{"gpt2",      "llama", "mistral",     "ministral3", "mixtral", "qwen2",
-                    "qwen2_moe", "qwen3", "qwen3_moe",   "olmo2",      "olmo3",   "olmoe",
-                    "granite",   "glm4",  "gemma3_text", "phi3",       "smollm3"};
+  return std::array{"gpt2",        "llama",     "mistral", "ministral3",  "mixtral", "qwen2",   "qwen2_moe",
+                    "qwen3",       "qwen3_moe", "olmo2",   "olmo3",       "olmoe",   "granite", "glm4",
+                    "gemma3_text", "phi3",      "smollm3", "deepseek_v3", "glm4_moe"};
 }
 
 /// The windows of a family's layers: none; one for all layers, or none; one for some layers.
@@ -64,6 +66,8 @@ struct HuggingFaceModel {
   ModelFamily family = ModelFamily::gpt2;
   Model model;
   std::vector<std::string> notes;  ///< for people: values that are read in another way than they are written (dropout)
+  /// Layers of multi-token prediction, which the files may hold behind the model's own. p3d leaves them out.
+  std::int64_t prediction_layers = 0;
 };
 
 /// Reads a config.json; `path` is for messages. Every key is mapped, or known to have no effect on the function, or has
@@ -75,9 +79,10 @@ HuggingFaceModel read_hugging_face_folder(std::string const& folder);
 
 /// The family whose architecture the model has. Two families may have one architecture and name tensors differently
 /// (llama and phi3): `origin`, the family that the model began in, is taken where the model is one of it. Without it:
-/// glm4 or gemma3_text (with norm_offset 1) where norms stand at both places, olmo2 or olmo3 (with windows) where they
-/// stand behind sub-layers, granite where there is a multiplier, ministral3 where queries grow with their position,
-/// qwen3 where heads have norms of queries and keys, phi3 where a part of a head rotates, mistral where a Llama without
+/// deepseek_v3 with latent attention, glm4_moe with sigmoid scores of experts and biases of their choice, glm4 or
+/// gemma3_text (with norm_offset 1) where norms stand at both places, olmo2 or olmo3 (with windows) where they stand
+/// behind sub-layers, granite where there is a multiplier, ministral3 where queries grow with their position, qwen3
+/// where heads have norms of queries and keys, phi3 where a part of a head rotates, mistral where a Llama without
 /// biases has one window for all layers, qwen2 where q, k and v alone have biases, smollm3 where a layer does not
 /// rotate; with experts qwen3_moe or olmoe where there are norms of heads or of all heads, qwen2_moe where some are
 /// shared, else mixtral. Throws base::Error (bad_input) that names the keys of [model] that no family has.

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace p3d::io {
@@ -38,6 +39,8 @@ private:
   void read_part(layout::HuggingFacePlace const& place, layout::Range rows, layout::Range cols, Element as, char* to);
   /// The stored tensor for one that the model needs. Throws when it is missing or does not fit.
   Tensor const& tensor_of(layout::HuggingFaceTensor const& wanted) const;
+  /// True for a tensor of a layer of multi-token prediction, which is left out.
+  bool is_prediction(std::string_view tensor) const;
   /// Throws unless the files hold all tensors of the model and no others.
   void require_tensors() const;
   /// Throws when a tied output layer is also stored, with other numbers than the embedding.

@@ -86,6 +86,7 @@ public:
   struct Item {
     std::string name;
     std::vector<std::int64_t> shape;
+    bool wide = false;  ///< F32 where the others are F16 or BF16
   };
   SafetensorsWriter(std::string folder, std::vector<Item> items, TensorType type, std::int64_t max_bytes);
   ~SafetensorsWriter();

@@ -32,6 +32,18 @@ struct MoeSizes {
   std::int64_t seen_tokens() const { return gathers ? ranks * tokens : tokens; }
 };
 
+/// Sizes of latent attention (model.mla) on one rank; without it all are 0.
+struct MlaSizes {
+  std::int64_t q_rank = 0, kv_rank = 0;  ///< numbers of a token's latents
+  std::int64_t rope_dim = 0;             ///< numbers of a key that rotate and that all heads share
+  std::int64_t kv_heads = 0;             ///< columns of keys without positions and of values, of the rank's heads
+  /// Columns of the latents, in this order: of queries, of keys and values, the rotating part of keys.
+  std::int64_t latent() const { return q_rank + kv_rank + rope_dim; }
+  /// Columns of the latents that have norms, and the number of these norms.
+  std::int64_t normed() const { return q_rank + kv_rank; }
+  std::int64_t norms() const { return (q_rank > 0 ? 1 : 0) + (kv_rank > 0 ? 1 : 0); }
+};
+
 /// Sizes of one rank's part of a layer. N = tokens of a microbatch; n = those of this rank between the GEMMs: its rows
 /// under sequence parallelism (parallel/rows.hpp), else N.
 struct BlockSizes {
@@ -55,6 +67,7 @@ struct BlockSizes {
   std::int64_t qkv_elements = 0;  ///< a layer's qkv: N qkv(), or more where an all-to-all exchanges it
   std::int64_t lse_elements = 0;  ///< a layer's log-sum-exp
   AttentionSizes attention;       ///< sizes of the scratch of attention, for the longest samples
+  MlaSizes mla;
   MoeSizes moe;
   std::int64_t vocab = 0;      ///< rows of the vocabulary that this rank has
   std::int64_t qk_norms = 0;   ///< norms of queries and keys in a row (kernels::QkNormShape); 0: none

@@ -34,6 +34,9 @@
   ROW(layer, qkv, matrix, storage, exchanged_qkv(s), layer, "queries, keys and values behind norm and rotation")    \
   ROW(layer, qk, matrix, storage, tokens(s, s.qk()), statistics, "queries and keys before their norm")              \
   ROW(layer, qk_scale, matrix, sums, tokens(s, s.qk_norms), statistics, "1 / root mean square of queries and keys") \
+  ROW(layer, latent, matrix, storage, rows(s, s.mla.latent()), layer, "latents of queries and of keys and values")  \
+  ROW(layer, raw_latent, matrix, storage, rows(s, s.mla.latent()), layer, "latents before their norms")             \
+  ROW(layer, latent_scale, matrix, sums, rows(s, s.mla.norms()), statistics, "1 / root mean square of latents")     \
   ROW(layer, heads, matrix, storage, tokens(s, s.heads* s.value_dim), attention, "output of attention")             \
   ROW(layer, lse, vector, sums, fixed(s.lse_elements, 1), attention_sums, "log-sum-exp of attention's scores")      \
   ROW(layer, branch1, matrix, storage, rows(s, s.branch()), branch_sum, "attention branch before its norm")         \
@@ -83,7 +86,12 @@
   ROW(scratch, dup, matrix, storage, tokens(s, s.up()), scratch, "gradient of up")                                   \
   ROW(scratch, dheads, matrix, storage, tokens(s, s.heads* s.value_dim), scratch, "gradient of heads")               \
   ROW(scratch, dqkv, matrix, storage, exchanged_qkv(s), scratch, "gradient of qkv")                                  \
-  ROW(scratch, qk_sums, matrix, sums, tokens(s, s.qk_sums), scratch, "sums over tp for norms of queries and keys")
+  ROW(scratch, qk_sums, matrix, sums, tokens(s, s.qk_sums), scratch, "sums over tp for norms of queries and keys")   \
+  ROW(scratch, dlatent, matrix, storage, tokens(s, s.mla.latent()), scratch, "gradient of latents")                  \
+  ROW(scratch, gathered_latent, matrix, storage, tokens(s, s.sequence ? s.mla.latent() : 0), scratch,                \
+      "gathered latents")                                                                                            \
+  ROW(scratch, kv_heads, matrix, storage, tokens(s, s.mla.kv_heads), scratch,                                        \
+      "keys without positions and values, head by head, or their gradient")
 
 /// Scratch of routed experts. Own rows are those of the rank's tokens, received ones those of other ranks' tokens too;
 /// where all ranks get all tokens, there is a row for each of them.

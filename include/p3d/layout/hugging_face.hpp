@@ -2,7 +2,7 @@
 #pragma once
 // The correspondence of p3d's parameters and tensors of Hugging Face transformers, for the families of
 // config::model_families(). Names of Llama serve all that are like it; of experts, Mixtral has its own, and the others
-// share Qwen2-MoE's.
+// share Qwen2-MoE's. DeepSeek-V3 and GLM-4.5 store the biases of the choice of experts, in fp32.
 //
 // GPT-2 stores the matrices c_attn, c_proj and c_fc as [in, out] (its class Conv1D), and q, k, v side by side in
 // c_attn. Llama's are [out, in], as p3d's; its rotary embedding pairs dimensions i and i + head_dim / 2, as p3d's.
@@ -24,6 +24,7 @@ namespace p3d::layout {
 struct HuggingFaceTensor {
   std::string name;                 ///< as in a state dict: with "transformer." for GPT-2
   std::vector<std::int64_t> shape;  ///< 1 or 2 sizes
+  bool wide = false;                ///< its numbers have at least 32 bits, whatever the type of the others
 };
 
 /// The place of a parameter [rows, cols]. In a matrix, element (row, col) is element (first + row, col) of the tensor,

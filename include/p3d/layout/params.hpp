@@ -94,10 +94,14 @@ private:
 ///   embed.token.weight [vocab, hidden], embed.position.weight [seq, hidden] (learned positions)
 ///   layers.L.norm1.weight|bias, layers.L.attn.q|k|v.weight|bias, layers.L.attn.out.weight|bias,
 ///   layers.L.attn.q_norm|k_norm.weight (model.qk_norm: [1, head_dim], or all columns of q and of k),
+///   in place of q, k and v with model.mla: layers.L.attn.q_down.weight [q_lora_rank, hidden], kv_down.weight
+///   [kv_lora_rank + qk_rope_head_dim, hidden], q_latent_norm|kv_latent_norm.weight, q_up.weight [heads head_dim,
+///   q_lora_rank] and kv_up.weight [heads (qk_nope_head_dim + v_head_dim), kv_lora_rank]; with q_lora_rank 0
+///   layers.L.attn.q.weight [heads head_dim, hidden] in place of q_down, q_latent_norm and q_up,
 ///   layers.L.norm2.weight|bias, layers.L.mlp.gate|up.weight|bias, layers.L.mlp.down.weight|bias
 ///   final_norm.weight|bias, head.weight [vocab, hidden] (untied only)
 /// A layer with experts (model.moe) has, instead of mlp and without biases of linears:
-///   layers.L.moe.router.weight [experts, hidden], layers.L.moe.router.bias [1, experts] (bias_update_rate > 0 only),
+///   layers.L.moe.router.weight [experts, hidden], layers.L.moe.router.bias [1, experts] (choice_bias only),
 ///   layers.L.moe.router.load [1, experts] (aux_loss "global" only: the share of choices in the last global batch)
 ///   layers.L.moe.experts.gate|up|down.weight [experts * hidden, ffn of one]
 ///   layers.L.moe.shared.gate|up|down.weight, layers.L.moe.shared_gate.weight [1, hidden]

@@ -34,6 +34,10 @@ struct BlockWeights {
   NormWeights<P> post_norm1, post_norm2;  ///< behind them, or empty
   Vector<P> q_norm, k_norm;               ///< norms of queries and keys (kernels::QkNormVectors), or empty
   Matrix<P> qkv, attn_out, up, down;
+  /// Latent attention: the latents' matrix, with their norms, and the matrices that make queries, keys and values of
+  /// them. Where queries come from the stream, `q_up` is their matrix [heads head_dim, hidden] and `q_latent` is empty.
+  Matrix<P> latent_down, q_up, kv_up;
+  Vector<P> q_latent, kv_latent;
   Vector<P> qkv_bias, attn_out_bias, up_bias, down_bias;
   MoeWeights<P> moe;  ///< routed experts; then `up` and `down` are those of shared experts, or empty
 };

@@ -53,9 +53,10 @@ comm::Request column_linear_backward_input(TensorParallel& tp, View2<S const> dy
 template <class S>
 void row_linear_forward(TensorParallel& tp, View2<S const> x, View2<S const> w, View2<S> y);
 
-/// dx [tokens, in/tp] = dy [tokens, out] W, without a message.
+/// dx [tokens, in/tp] = dy [tokens, out] W, or is added to what dx holds, without a message.
 template <class S>
-void row_linear_backward_input(TensorParallel& tp, View2<S const> dy, View2<S const> w, View2<S> dx);
+void row_linear_backward_input(TensorParallel& tp, View2<S const> dy, View2<S const> w, View2<S> dx,
+                               kernels::Store store = kernels::Store::overwrite);
 
 /// dw += dy^T x, for both kinds of layers, without a message. A bias's gradient is the sum of dy's rows
 /// (kernels::bias_backward).

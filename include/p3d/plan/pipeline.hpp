@@ -11,6 +11,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <map>
 #include <vector>
 
 namespace p3d::config {

@@ -24,10 +24,11 @@ struct TensorTraffic {
 
 /// The traffic of a step on the ranks of a pipeline coordinate: activations, their gradients and the loss. For each
 /// microbatch a layer sums 2 arrays of N x hidden forward and 2 backward, and where model.qk_norm is full N x 2 numbers
-/// in each pass. With parallel.sequence a sum is a reduce-scatter and an all-gather; backward gathers the inputs of
-/// column-parallel linears once more, and a W of its own the gradients of row-parallel outputs. Gradients of weights
-/// are not counted (layout::ParamSpec::gradient_axes). `activations` has an entry for each stage. `context_rank`: the
-/// coordinate of cp, whose tokens these are.
+/// in each pass. With model.mla the sum behind attention's backward is of N x latents (and of N x hidden besides where
+/// queries have no latent). With parallel.sequence a sum is a reduce-scatter and an all-gather; backward gathers the
+/// inputs of column-parallel linears once more, and a W of its own the gradients of row-parallel outputs. Gradients of
+/// weights are not counted (layout::ParamSpec::gradient_axes). `activations` has an entry for each stage.
+/// `context_rank`: the coordinate of cp, whose tokens these are.
 TensorTraffic tensor_traffic(config::Config const& config, layout::StageMap const& stages,
                              std::vector<layout::StageActivations> const& activations, schedule::Program const& program,
                              int pipeline_rank, int context_rank = 0);

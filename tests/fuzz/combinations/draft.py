@@ -13,6 +13,7 @@ class Draft:
         self.chunks = 1        # stages of a pipeline rank
         self.layers, self.vocab, self.seq_len, self.kv_heads = 2, 256, 16, 4
         self.rope, self.experts, self.shared, self.tied = False, False, False, True
+        self.latent = False    # the model has latent attention
         self.crosses = False   # ep and etp divide an axis of the layout
         self.wants = set()     # names of the features of this case
 

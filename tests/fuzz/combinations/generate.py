@@ -18,6 +18,7 @@ THEMES = {"experts": 30, "pipeline": 24, "replicas": 20, "context": 8, "any": 12
 FEATURES = {
     "order": (layouts.order, 4, {"replicas": 12}),
     "schedule": (layouts.schedule, 4, {"pipeline": 14}),
+    "latent": (models.latent, 4, {}),
     "details": (models.details, 3, {}),
     "position": (models.position, 2, {}),
     "window": (models.window, 2, {"context": 5}),
@@ -91,12 +92,13 @@ def generate(seed):
     for name, (feature, _, _) in FEATURES.items():
         if name not in f.wants or name in APART:
             continue
-        if f.has("model.load") and name in ("details", "position", "window", "router", "stages"):
+        if f.has("model.load") and name in ("latent", "details", "position", "window", "router", "stages"):
             continue
         feature(f)
     if f.has("model.load"):  # these are the folder's, or parameters that it lacks
         f.keys = {key: value for key, value in f.keys.items() if key not in
-                  ("model.moe.bias_update_rate", "model.moe.capacity_factor", "model.moe.z_coefficient")}
+                  ("model.moe.bias_update_rate", "model.moe.choice_bias", "model.moe.capacity_factor",
+                   "model.moe.z_coefficient")}
     if "resume" in f.wants:
         resume(f)
     if any(name in f.wants for name in AFTER) and not f.has("checkpoint.every"):

@@ -7,8 +7,10 @@ DENSE_PRESETS = ("gpt2-tiny", "gpt2-124m", "gpt2-350m", "gpt2-774m", "gpt2-1558m
                  "qwen3-8b", "olmo2-1b", "olmo2-7b", "granite3.1-2b", "glm4-9b", "phi4", "gemma3-270m",
                  "gemma3-1b")
 EXPERT_PRESETS = {"mixtral-tiny": 2, "mixtral-8x7b": 1, "qwen-moe-tiny": 2, "deepseek-moe-tiny": 2, "qwen3-30b-a3b": 2,
-                  "olmoe-1b-7b": 2}
-LLAMA = ("llama", "mistral", "mixtral", "qwen", "deepseek", "smollm3", "olmo", "granite", "glm4", "phi4",
+                  "olmoe-1b-7b": 2, "glm4.5-air": 1, "deepseek-v3-tiny": 1, "deepseek-v3": 1, "moonlight-16b-a3b": 1}
+LATENT_PRESETS = ("deepseek-v3-tiny", "deepseek-v3", "moonlight-16b-a3b")
+FIRST_DENSE = {"deepseek-moe-tiny": 1, "glm4.5-air": 1, "deepseek-v3-tiny": 1, "deepseek-v3": 3, "moonlight-16b-a3b": 1}
+LLAMA = ("llama", "mistral", "mixtral", "qwen", "deepseek", "moonlight", "smollm3", "olmo", "granite", "glm4", "phi4",
          "gemma3")
 
 
@@ -23,7 +25,7 @@ def kind(f):
         f.set(model__preset=preset)
         f.tied = preset.startswith("gpt") or preset in ("llama-124m", "qwen2.5-0.5b", "smollm3-3b", "qwen3-0.6b",
                                                         "granite3.1-2b", "gemma3-270m", "gemma3-1b")
-        f.shared = preset.startswith(("qwen-moe", "deepseek"))
+        f.shared = preset.startswith(("qwen-moe", "deepseek", "moonlight", "glm4.5"))
     elif llama:
         f.set(model__norm="rmsnorm", model__position="rope", model__activation="swiglu", model__bias=False,
               model__tied_embeddings=False)
@@ -35,10 +37,12 @@ def kind(f):
     if d.chance(0.3):  # heads of a width of their own
         hidden = d.among(hidden, hidden + 1, max(4, hidden // 2), 2 * hidden)
         f.set(model__head_dim=head + 2 if hidden == heads * head else head)
-    if preset == "glm4-9b" and int(f.get("model.head_dim", 128)) % 4 != 0:
+    if preset in ("glm4-9b", "glm4.5-air") and int(f.get("model.head_dim", 128)) % 4 != 0:
         f.set(model__rope_fraction="1.0")
     f.set(model__heads=heads, model__kv_heads=f.kv_heads, model__hidden=hidden,
           model__ffn=tp * d.among(4, 7, 8, 12, 16))
+    if preset in LATENT_PRESETS:
+        latent(f)
     f.seq_len = max(2 * f.cp, d.among(7, 8, 13, 16, 16, 32, 33))
     f.set(model__seq_len=f.seq_len)
     layers(f)
@@ -55,10 +59,28 @@ def layers(f):
     f.set(model__layers=f.layers)
 
 
+def latent(f):
+    """Multi-head latent attention, which has rotary positions, as many heads of keys as of queries, and no biases."""
+    d = f.draw
+    f.latent, f.rope = True, True
+    f.kv_heads = int(f.get("model.heads"))
+    nope, rope, value = d.among(1, 3, 4, 6), d.among(2, 2, 4, 6), d.among(2, 3, 5, 8)
+    f.set(model__kv_heads=f.kv_heads, model__position="rope", model__bias=False, model__qkv_bias=False,
+          model__qk_norm="none", model__rope_fraction="1.0", model__rope_query_beta="0.0",
+          model__mla__kv_lora_rank=d.among(1, 4, 5, 8), model__mla__q_lora_rank=d.among(0, 0, 3, 6, 8),
+          model__mla__qk_nope_head_dim=nope, model__mla__qk_rope_head_dim=rope, model__head_dim=nope + rope)
+    if d.chance(0.8):
+        f.set(model__mla__v_head_dim=value)
+    if d.chance(0.3):
+        f.set(model__mla__norm_eps=d.among("1e-05", "0.01"))
+
+
 def details(f):
     """Keys of a model that may be anything."""
     d = f.draw
     changes = ("norm", "placement", "multipliers", "activation", "bias", "qkv", "qk_norm", "tied", "eps")
+    if f.latent:
+        changes = [change for change in changes if change not in ("bias", "qkv", "qk_norm")]
     for change in d.shuffled(changes)[:1 + d.below(4)]:
         if change == "norm":
             f.set(model__norm=d.among("layernorm", "rmsnorm"))
@@ -99,12 +121,12 @@ def position(f):
         f.set(model__embedding_multiplier=d.among("0.5", "12.0"))
     if d.chance(0.4):
         f.set(model__rope_pairs=d.among("halves", "neighbours", "neighbours"))
-        if head % 4 == 0:
+        if head % 4 == 0 and not f.latent:
             f.set(model__rope_fraction=d.among("0.5", "0.5", "1.0"))
     if d.chance(0.4):
         f.set(model__rope_layers=d.among("0", "[0, 1]", "[1, 1, 0]", "[1, 0, 0, 1]"))
-    elif not f.has("model.rope_fraction") and not f.get("model.preset", "").startswith(("glm4", "smollm3")) \
-            and d.chance(0.3):
+    elif not f.latent and not f.has("model.rope_fraction") and d.chance(0.3) \
+            and not f.get("model.preset", "").startswith(("glm4", "smollm3")):
         f.set(model__rope_query_beta=d.among("0.1", "0.5"), model__rope_original_seq_len=d.among(4, 16))
     scaling = d.among("none", "linear", "llama3", "yarn")
     f.set(model__rope_scaling=scaling)
@@ -152,7 +174,7 @@ def experts(f):
     if grouped:
         groups, least = 4, -(-top_k // (number // 4))
         f.set(model__moe__groups=groups, model__moe__group_top_k=max(least, d.among(2, 3)))
-    if preset.startswith("deepseek") and f.layers < 2:
+    if f.layers <= FIRST_DENSE.get(preset, 0):
         f.set(model__moe__first_dense=0)
 
 
@@ -191,6 +213,13 @@ def expert_balance(f):
         f.set(model__moe__aux_coefficient=d.among("0.02", "0.5"))
     if d.chance(0.6):
         f.set(model__moe__bias_update_rate=d.among("0.01", "0.1"))
+        if d.chance(0.2):
+            f.set(model__moe__choice_bias=True)
+    elif d.chance(0.4):  # constant ones, or none
+        constant = d.chance(0.7)
+        f.set(model__moe__choice_bias=constant)
+        if not constant:
+            f.set(model__moe__bias_update_rate="0.0")
     if d.chance(0.3):
         f.set(model__moe__z_coefficient=d.among("0.001", "0.1"))
 

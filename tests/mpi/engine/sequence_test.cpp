@@ -377,6 +377,55 @@ TEST(Sequence, BytesAreThoseOfTheTable) {
             (t - 1) * microbatches * (layers - 1) * 12 * 24 * 8);
 }
 
+// Latent attention exchanges latents (of 4 + 2 numbers, and 3 where queries have one) in place of its input: their sum
+// in backward, and with parallel.sequence their gathers in forward and for weights. Queries without a latent keep the
+// exchanges of the input besides.
+TEST(Sequence, LatentAttentionExchangesLatents) {
+  auto world = comm::Communicator::world();
+  int const t = world.size();
+  if (t > 4) return;
+  constexpr std::int64_t layers = 4, microbatches = 6, tokens = 7, n = tokens * 24 * 8, loss = tokens * 3 * 8;
+  auto const tp = fmt::format("parallel.tp={}", t);
+  Keys const latent{tp,
+                    "model.heads=12",
+                    "model.kv_heads=12",
+                    "model.position=rope",
+                    "model.bias=false",
+                    "model.qkv_bias=false",
+                    "model.mla.kv_lora_rank=4",
+                    "model.mla.qk_nope_head_dim=3",
+                    "model.mla.qk_rope_head_dim=2",
+                    "model.mla.v_head_dim=5"};
+  for (std::int64_t const queries : {0, 3}) {
+    std::int64_t const row = tokens * (6 + queries) * 8, inputs = queries > 0 ? 0 : 1;
+    auto const check = [&](Keys const& more, std::int64_t sums, std::int64_t latent_sums, std::int64_t gathers,
+                           std::int64_t latent_gathers) {
+      auto keys = latent;
+      keys.push_back(fmt::format("model.mla.q_lora_rank={}", queries));
+      keys.insert(keys.end(), more.begin(), more.end());
+      auto const config = make_config(false, t, keys);
+      auto const found = sent_in_a_step(config, world, "tp");
+      auto const gradients = gradients_over_tp(config);
+      auto plan = predicted(config);
+      plan.all_reduce += 2 * (t - 1) * gradients;
+      EXPECT_EQ(plan, found);
+      auto const each = (t - 1) * microbatches;
+      auto const bytes = each * (sums * n + latent_sums * row), rest = each * loss + (t - 1) * gradients;
+      EXPECT_EQ(found, (config.parallel.sequence ? Sent{.all_reduce = 2 * rest,
+                                                        .reduce_scatter = bytes,
+                                                        .all_gather = each * (gathers * n + latent_gathers * row)}
+                                                 : Sent{.all_reduce = 2 * (bytes + rest)}));
+    };
+    auto const sums = (3 + inputs) * layers + 2, gathers = (4 + 2 * inputs) * layers + 3;
+    check({}, sums, layers, 0, 0);
+    check({"memory.recompute=full"}, sums + layers, layers, 0, 0);
+    if (t == 1) continue;
+    check({"parallel.sequence=true"}, sums, layers, gathers, 2 * layers);
+    check({"parallel.sequence=true", "memory.recompute=full"}, sums + layers, layers, gathers + (1 + inputs) * layers,
+          3 * layers);
+  }
+}
+
 // The weight part of a split backward gathers the gradients of the two row-parallel outputs once more. Between stages
 // every token travels once, not on every rank of tp.
 TEST(Sequence, BytesOfPipelines) {

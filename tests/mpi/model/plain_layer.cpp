@@ -49,25 +49,27 @@ double PlainLayer::keep(std::string const& site, std::int64_t sample, std::int64
   return base::random_word(d.key, stream, static_cast<std::uint64_t>(index)) >= d.threshold ? d.scale : 0.0;
 }
 
-void PlainLayer::qk_norm(Plain& x, std::string const& name) const {
-  if (c_.model.qk_norm == config::QkNorm::none) return;
+void PlainLayer::rms_norm(Plain& x, std::string const& name, std::int64_t n, double eps) const {
   auto const& w = *find(name + ".weight");
-  auto const n = c_.model.qk_norm == config::QkNorm::full ? x.cols : c_.model.head_dim();
   for (std::int64_t r = 0; r < x.rows; ++r)
     for (std::int64_t begin = 0; begin < x.cols; begin += n) {
       Complex squares;
       for (std::int64_t i = 0; i < n; ++i) squares += x(r, begin + i) * x(r, begin + i) / static_cast<double>(n);
-      for (std::int64_t i = 0; i < n; ++i)
-        x(r, begin + i) *= (w(0, i) + offset()) / std::sqrt(squares + c_.model.norm_eps);
+      for (std::int64_t i = 0; i < n; ++i) x(r, begin + i) *= (w(0, i) + offset()) / std::sqrt(squares + eps);
     }
 }
 
-void PlainLayer::rotate(Plain& x) const {
+void PlainLayer::qk_norm(Plain& x, std::string const& name) const {
+  if (c_.model.qk_norm == config::QkNorm::none) return;
+  rms_norm(x, name, c_.model.qk_norm == config::QkNorm::full ? x.cols : c_.model.head_dim(), c_.model.norm_eps);
+}
+
+void PlainLayer::rotate(Plain& x, std::int64_t first) const {
   if (c_.model.position != config::Position::rope) return;
   auto const n = c_.model.rotary_dim();
   bool const halves = c_.model.rope_pairs == config::RopePairs::halves;
   for (std::int64_t r = 0; r < x.rows; ++r)
-    for (std::int64_t begin = 0; begin < x.cols; begin += c_.model.head_dim())
+    for (std::int64_t begin = first; begin < x.cols; begin += c_.model.head_dim())
       for (std::int64_t i = 0; i < n / 2; ++i) {
         auto const one = begin + (halves ? i : 2 * i), other = begin + (halves ? i + n / 2 : 2 * i + 1);
         double const angle = static_cast<double>(r % c_.model.seq_len) *
@@ -78,33 +80,81 @@ void PlainLayer::rotate(Plain& x) const {
       }
 }
 
+namespace {
+
+/// Columns [begin, end) of a matrix.
+Plain columns(Plain const& x, std::int64_t begin, std::int64_t end) {
+  Plain y(x.rows, end - begin);
+  for (std::int64_t r = 0; r < y.rows; ++r)
+    for (std::int64_t c = 0; c < y.cols; ++c) y(r, c) = x(r, begin + c);
+  return y;
+}
+
+}  // namespace
+
 Plain PlainLayer::attention(Plain const& normed) const {
+  if (c_.model.mla.on()) return latent_attention(normed);
   auto q = linear(normed, "attn.q"), k = linear(normed, "attn.k"), v = linear(normed, "attn.v");
   qk_norm(q, "attn.q_norm");
   qk_norm(k, "attn.k_norm");
-  rotate(q);
-  rotate(k);
-  auto const n = c_.model.head_dim(), heads = q.cols / n, of_one = heads / (k.cols / n), length = c_.model.seq_len;
-  Plain out(q.rows, q.cols);
+  rotate(q, 0);
+  rotate(k, 0);
+  return linear(attend(q, k, v), "attn.out", false);
+}
+
+Plain PlainLayer::latent_attention(Plain const& normed) const {
+  auto const& a = c_.model.mla;
+  auto const heads = c_.model.heads, key = c_.model.head_dim(), both = a.kv_head_dim();
+  Plain q;
+  if (a.q_lora_rank > 0) {
+    auto latent = linear(normed, "attn.q_down");
+    rms_norm(latent, "attn.q_latent_norm", a.q_lora_rank, a.norm_eps);
+    q = linear(latent, "attn.q_up");
+  } else {
+    q = linear(normed, "attn.q");
+  }
+  auto const down = linear(normed, "attn.kv_down");
+  auto latent = columns(down, 0, a.kv_lora_rank);
+  auto const shared = columns(down, a.kv_lora_rank, down.cols);
+  rms_norm(latent, "attn.kv_latent_norm", a.kv_lora_rank, a.norm_eps);
+  auto const kv = linear(latent, "attn.kv_up");
+  Plain k(q.rows, heads * key), v(q.rows, heads * a.v_head_dim);
   for (std::int64_t r = 0; r < q.rows; ++r)
     for (std::int64_t h = 0; h < heads; ++h) {
-      auto const sample = r / length, query = r % length, kv = h / of_one * n;
+      for (std::int64_t e = 0; e < key; ++e)
+        k(r, h * key + e) = e < a.qk_nope_head_dim ? kv(r, h * both + e) : shared(r, e - a.qk_nope_head_dim);
+      for (std::int64_t e = 0; e < a.v_head_dim; ++e)
+        v(r, h * a.v_head_dim + e) = kv(r, h * both + a.qk_nope_head_dim + e);
+    }
+  rotate(q, a.qk_nope_head_dim);
+  rotate(k, a.qk_nope_head_dim);
+  return linear(attend(q, k, v), "attn.out", false);
+}
+
+Plain PlainLayer::attend(Plain const& q, Plain const& k, Plain const& v) const {
+  auto const n = c_.model.head_dim(), heads = q.cols / n, of_one = heads / (k.cols / n), length = c_.model.seq_len;
+  auto const width = v.cols / (k.cols / n);
+  Plain out(q.rows, heads * width);
+  for (std::int64_t r = 0; r < q.rows; ++r)
+    for (std::int64_t h = 0; h < heads; ++h) {
+      auto const sample = r / length, query = r % length, kv = h / of_one;
       std::vector<Complex> p;
       Complex sum;
       for (std::int64_t key = 0; key <= query; ++key) {
         Complex score;
-        for (std::int64_t e = 0; e < n; ++e) score += q(r, h * n + e) * k(sample * length + key, kv + e);
+        for (std::int64_t e = 0; e < n; ++e) score += q(r, h * n + e) * k(sample * length + key, kv * n + e);
         auto const factor = c_.model.attention_multiplier;
         p.push_back(std::exp(factor > 0 ? score * factor : score / std::sqrt(static_cast<double>(n))));
         sum += p.back();
       }
       for (std::int64_t key = 0; key <= query; ++key) {
         auto const kept = keep("attn.probability", sample, (h * length + query) * length + key);
-        for (std::int64_t e = 0; e < n; ++e)
-          out(r, h * n + e) += kept * p[static_cast<std::size_t>(key)] / sum * v(sample * length + key, kv + e);
+        for (std::int64_t e = 0; e < width; ++e)
+          out(r, h * width + e) +=
+              kept * p[static_cast<std::size_t>(key)] / sum * v(sample * length + key, kv * width + e);
       }
     }
-  return linear(out, "attn.out", false);
+  return out;
 }
 
 Complex PlainLayer::activation(Complex gate, Complex up) const {

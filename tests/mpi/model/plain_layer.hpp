@@ -55,7 +55,13 @@ private:
   Complex activation(Complex gate, Complex up) const;
   /// The norm of queries or keys (model.qk_norm), if the model has one.
   void qk_norm(Plain& x, std::string const& name) const;
-  void rotate(Plain& x) const;
+  /// The RMS norm of each n neighbouring columns, by one weight for all of them.
+  void rms_norm(Plain& x, std::string const& name, std::int64_t n, double eps) const;
+  /// Rotates dimensions from `first` on of each head.
+  void rotate(Plain& x, std::int64_t first) const;
+  Plain latent_attention(Plain const& normed) const;
+  /// The outputs of all heads.
+  Plain attend(Plain const& q, Plain const& k, Plain const& v) const;
   double keep(std::string const& site, std::int64_t sample, std::int64_t index) const;
 
   config::Config c_;

@@ -8,6 +8,7 @@
 
 #include <model/attention.hpp>
 #include <model/feed_forward.hpp>
+#include <model/latent_attention.hpp>
 #include <support/mpi_kokkos_main.hpp>
 
 #include <fmt/format.h>
@@ -51,7 +52,15 @@ std::vector<Case> cases(int ranks) {
         "model.activation=geglu"}},
       {"norms on both sides",
        {"model.preset=gpt2-tiny", "model.dropout=0.3", "model.norm_placement=sandwich", "model.residual_multiplier=1.5",
-        "model.position=rope", "model.head_dim=8", "model.rope_fraction=0.5", "model.rope_pairs=neighbours"}}};
+        "model.position=rope", "model.head_dim=8", "model.rope_fraction=0.5", "model.rope_pairs=neighbours"}},
+      {"latent attention",
+       {"model.preset=llama-tiny", "model.kv_heads=4", "model.ffn=10", "model.mla.kv_lora_rank=6",
+        "model.mla.q_lora_rank=7", "model.mla.qk_nope_head_dim=3", "model.mla.qk_rope_head_dim=4",
+        "model.mla.v_head_dim=5", "model.rope_pairs=neighbours", "model.mla.norm_eps=0.01"}},
+      {"latent attention without a latent of queries",
+       {"model.preset=llama-tiny", "model.kv_heads=4", "model.ffn=10", "model.mla.kv_lora_rank=5",
+        "model.mla.qk_nope_head_dim=3", "model.mla.qk_rope_head_dim=2", "model.mla.v_head_dim=8", "model.dropout=0.3",
+        "model.norm_placement=sandwich", "model.norm_offset=1"}}};
   if (ranks > 1) {
     for (std::size_t i = 1, n = out.size(); i < n; ++i)
       out.push_back({out[i].name + " with sequence parallelism", out[i].words, true});
@@ -268,7 +277,9 @@ void check(Rig& rig, model::SubLayer<Policy>& sublayer, Branch branch, std::stri
     auto const how = what + (remade ? ", remade" : "");
     run();
     if (remade) {
-      for (auto const& view : {call.a.qkv, call.a.heads, call.a.up, call.a.act}) Rig::spoil(view);
+      for (auto const& view :
+           {call.a.qkv, call.a.heads, call.a.up, call.a.act, call.a.latent, call.a.raw_latent, call.t.kv_heads})
+        Rig::spoil(view);
       sublayer.remake(call);
     }
     model::SubLayer<Policy>::Sums sums;
@@ -289,8 +300,9 @@ void check(Rig& rig, model::SubLayer<Policy>& sublayer, Branch branch, std::stri
     if (sublayer.has_weight_part()) {
       Rig::spoil(split.t.dact);
       View2<double const> const own_row = own, input_row = input;
-      model::RowsAhead<double> branches(rig.tp, {own_row}, split.t.branch),
-          inputs(rig.tp, {input_row}, split.t.gathered);
+      for (auto const& view : {split.t.dlatent, split.t.gathered_latent, split.t.kv_heads}) Rig::spoil(view);
+      model::RowsAhead<double> branches(rig.tp, {{own_row}}, split.t.branch),
+          inputs(rig.tp, {{input_row, sublayer.gathers_input()}}, split.t.gathered);
       sublayer.backward_weight(split, branches, inputs, sums);
     }
     sums.finish(rig.tp.exec);
@@ -302,9 +314,13 @@ TEST(SubLayers, AttentionIsThatOfPlainLoops) {
   auto world = comm::Communicator::world();
   for (auto const& c : cases(world.size())) {
     Rig rig(c, world);
-    model::GroupedQueryAttention<Policy> attention(rig.config, rig.tp, 0);
-    check(rig, attention, &test::PlainLayer::attention, "attention",
-          {"attn.q.", "attn.k.", "attn.v.", "attn.out.weight"});
+    std::unique_ptr<model::SubLayer<Policy>> attention;
+    if (rig.config.model.mla.on())
+      attention = std::make_unique<model::LatentAttention<Policy>>(rig.config, rig.tp, 0);
+    else
+      attention = std::make_unique<model::GroupedQueryAttention<Policy>>(rig.config, rig.tp, 0);
+    check(rig, *attention, &test::PlainLayer::attention, "attention",
+          {"attn.q", "attn.k", "attn.v", "attn.out.weight"});
   }
 }
 
@@ -339,7 +355,7 @@ TEST(SubLayers, LayerAddsThemToOneStream) {
       rig.expect_rows(how + ": y", y, expected);
       if (how == "recomputed in full") {
         for (auto const& view : {call.a.norm1_y, call.a.qkv, call.a.heads, call.a.mid, call.a.norm2_y, call.a.up,
-                                 call.a.branch1, call.a.branch2})
+                                 call.a.branch1, call.a.branch2, call.a.latent, call.a.raw_latent})
           Rig::spoil(view);
         block.remake(call, false);
       } else if (how == "operations recomputed") {

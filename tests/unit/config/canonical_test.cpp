@@ -20,6 +20,14 @@ Config reparsed(Config const& config) {
   return result.config.value_or(Config{});
 }
 
+/// A value of a key of [model.mla], with the other keys that latent attention needs.
+std::vector<std::string> latent(std::string const& key, char const* value) {
+  std::vector<std::string> out{value, "model.position=rope", "model.bias=false"};
+  for (std::string const word : {"kv_lora_rank=8", "qk_nope_head_dim=4", "qk_rope_head_dim=4"})
+    if (!word.starts_with(key)) out.push_back("model.mla." + word);
+  return out;
+}
+
 /// For each key a value that differs from the default and breaks no rule, with what else must change for that.
 std::map<std::string, std::vector<std::string>> const& changes() {
   static std::map<std::string, std::vector<std::string>> const map{
@@ -75,6 +83,12 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"model.norm_eps", {"1e-6"}},
       {"model.window", {"[8, 0]"}},
       {"model.rope_layers", {"[1, 0]", "model.position=\"rope\""}},
+      {"model.mla.kv_lora_rank", latent("kv_lora_rank", "5")},
+      {"model.mla.q_lora_rank", latent("q_lora_rank", "7")},
+      {"model.mla.qk_nope_head_dim", latent("qk_nope_head_dim", "6")},
+      {"model.mla.qk_rope_head_dim", latent("qk_rope_head_dim", "2")},
+      {"model.mla.v_head_dim", latent("v_head_dim", "6")},
+      {"model.mla.norm_eps", {"1e-5"}},
       {"model.moe.experts", {"4"}},
       {"model.moe.top_k", {"3", "model.moe.experts=4"}},
       {"model.moe.every", {"2", "model.moe.experts=4"}},
@@ -88,6 +102,7 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"model.moe.groups", {"2", "model.moe.experts=4", "model.moe.group_top_k=2"}},
       {"model.moe.group_top_k", {"1", "model.moe.experts=4", "model.moe.groups=2"}},
       {"model.moe.bias_update_rate", {"0.001", "model.moe.experts=4"}},
+      {"model.moe.choice_bias", {"true", "model.moe.experts=4"}},
       {"model.moe.aux_loss", {"global", "model.moe.experts=4"}},
       {"model.moe.aux_coefficient", {"0.02", "model.moe.experts=4"}},
       {"model.moe.z_coefficient", {"0.001", "model.moe.experts=4"}},

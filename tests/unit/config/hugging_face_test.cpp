@@ -235,6 +235,12 @@ TEST(HuggingFaceConfig, AFileOfAnotherModelIsNotUpdated) {
   EXPECT_EQ(update(mixtral(), read(mixtral()).model).file, mixtral());
   EXPECT_EQ(update(qwen2_moe(), read(qwen2_moe()).model).file, qwen2_moe());
   EXPECT_EQ(update(smollm3(), read(smollm3()).model).file, smollm3());
+  EXPECT_EQ(update(moonlight(), read(moonlight()).model).file, moonlight());
+  for (auto const& file : {deepseek_v3(), glm4_moe()}) {
+    EXPECT_EQ(update(file, read(file).model).file, with(file, "num_nextn_predict_layers", 0));
+    EXPECT_EQ(update(file, read(file).model).lines,
+              "num_nextn_predict_layers = 0 (1 in the origin; p3d has no multi-token prediction)\n");
+  }
 }
 
 TEST(HuggingFaceConfig, ValuesThatChangeNothingAreFree) {
@@ -262,7 +268,7 @@ TEST(HuggingFaceConfig, DropoutThatIsNotOneValueIsNoted) {
 }
 
 TEST(HuggingFaceConfig, NamesTheArchitecturesThatItReads) {
-  expect_error([] { read({{"model_type", "olmo"}}); }, "\"gemma3_text\", \"phi3\" or \"smollm3\"");
+  expect_error([] { read({{"model_type", "olmo"}}); }, "\"deepseek_v3\" or \"glm4_moe\"");
   expect_error([] { read({{"a", 1}}); }, "found:    none");
   expect_error([] { read(Json::array()); }, "model_type");
   expect_error([] { read_hugging_face("{\"a\":1,\"a\":2}", "p"); }, "\"a\" twice");
@@ -310,12 +316,25 @@ TEST(HuggingFaceConfig, WhatIsWrittenReadsBackTheSame) {
            {"model.preset=mixtral-8x7b", "model.moe.top_k=3"},
            {"model.preset=mixtral-tiny", "model.window=5", "model.moe.experts=5", "model.tied_embeddings=true"},
            {"model.preset=qwen-moe-tiny", "model.moe.every=3", "model.moe.normalize=true"},
-           {"model.preset=qwen-moe-tiny", "model.moe.first_dense=2", "model.moe.shared_ffn=7"}}) {
+           {"model.preset=qwen-moe-tiny", "model.moe.first_dense=2", "model.moe.shared_ffn=7"},
+           {"model.preset=glm4.5-air", "model.rope_fraction=0.25", "model.moe.normalize=false"},
+           {"model.preset=glm4.5-air", "model.qk_norm=head", "model.qkv_bias=false", "model.moe.first_dense=0"},
+           {"model.preset=deepseek-moe-tiny", "model.moe.shared_ffn=96", "model.rope_scaling=yarn"},
+           {"model.preset=deepseek-v3"},
+           {"model.preset=deepseek-v3", "model.rope_pairs=halves", "model.mla.q_lora_rank=0"},
+           {"model.preset=deepseek-v3", "model.rope_attention_factor=1.25", "model.rope_scaling_factor=40"},
+           {"model.preset=deepseek-v3", "model.rope_attention_factor=0", "model.moe.first_dense=0"},
+           {"model.preset=deepseek-v3", "model.attention_multiplier=0", "model.rope_truncate=false"},
+           {"model.preset=moonlight-16b-a3b", "model.mla.v_head_dim=96", "model.moe.group_top_k=1",
+            "model.moe.groups=2"},
+           {"model.preset=deepseek-v3-tiny", "model.tied_embeddings=true"},
+           {"model.preset=llama-tiny", "model.kv_heads=12", "model.mla.kv_lora_rank=8", "model.mla.qk_nope_head_dim=6",
+            "model.mla.qk_rope_head_dim=2"}}) {
     auto model = good("", overrides).model;
     auto const text = write_hugging_face(model, "bfloat16", 7);
     model.preset.clear();
     model.moe.aux_loss = AuxLoss::none, model.moe.aux_coefficient = Moe{}.aux_coefficient;  // of training
-    model.moe.z_coefficient = 0.0;
+    model.moe.z_coefficient = model.moe.bias_update_rate = 0.0;
     EXPECT_EQ(read_hugging_face(text, "p").model, model) << text;
     EXPECT_EQ(Json::parse(text)["torch_dtype"], "bfloat16");
     EXPECT_EQ(Json::parse(text)["eos_token_id"], 7);
@@ -378,8 +397,9 @@ TEST(HuggingFaceConfig, ExpertsMakeAMixtralOrAQwen) {
   refuses("gpt2-tiny", {"model.head_dim=10"}, "head_dim = 10, which GPT-2");
   refuses("qwen-moe-tiny", {"model.moe.shared_gate=false"}, "moe.shared_gate = false, which Qwen2-MoE");
   refuses("qwen-moe-tiny", {"model.window=4"}, "window = 4, which Qwen2-MoE");
-  refuses("deepseek-moe-tiny", {},
-          "moe.score = sigmoid, moe.scale = 2.5, moe.groups = 4, moe.bias_update_rate = 0.001");
+  refuses("deepseek-moe-tiny", {"model.moe.bias_update_rate=0"},
+          "moe.score = sigmoid, moe.scale = 2.5, moe.groups = 4, moe.shared_gate = false, which Qwen2-MoE");
+  refuses("mixtral-tiny", {"model.moe.choice_bias=true"}, "moe.choice_bias = true, which Mixtral");
   refuses("gpt2-tiny", {"model.moe.experts=4"}, "moe.experts = 4, which GPT-2");
 }
 
@@ -455,10 +475,17 @@ TEST(ModelLoad, ExpertsAreTheFoldersAndTheirTrainingIsFree) {
   EXPECT_EQ(c.model.moe.ffn, 14336);
   EXPECT_EQ(c.model.moe.aux_loss, AuxLoss::sequence);
   EXPECT_EQ(good(canonical_toml(c), {}, 4), c);
-  for (auto const* other : {"model.moe.experts=4", "model.moe.top_k=1", "model.moe.bias_update_rate=0.001"})
+  for (auto const* other : {"model.moe.experts=4", "model.moe.top_k=1", "model.moe.choice_bias=true"})
     expect_contains(only_error(parse("", {load, other})).expected, "as config.json in that folder says");
+  expect_contains(only_error(parse("", {load, "model.moe.bias_update_rate=0.001"})).expected,
+                  "model.moe.choice_bias = true where model.moe.bias_update_rate is above 0");
   folder.write("config.json", llama().dump());
   expect_contains(only_error(parse("", {load, "model.moe.experts=4"})).expected, "model.moe.experts = 0");
+  // Biases of the choice, which the folder has, stay as they are or move.
+  folder.write("config.json", with(with(glm4_moe(), "hidden_size", 64), "num_hidden_layers", 2).dump());
+  EXPECT_EQ(good("", {load}).model.moe.bias_update_rate, 0.0);
+  EXPECT_TRUE(good("", {load}).model.moe.choice_bias);
+  EXPECT_EQ(good("", {load, "model.moe.bias_update_rate=0.001"}).model.moe.bias_update_rate, 0.001);
 }
 
 TEST(ModelLoad, ItsFolderIsThePlaceOfWhatIsWrongInIt) {

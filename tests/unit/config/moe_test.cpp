@@ -218,6 +218,19 @@ TEST(Moe, WhatExpertsDoNotGoWithIsRefused) {
   expect_contains(error.fix, "set context.order to \"contiguous\"");
 }
 
+TEST(Moe, BiasesOfTheChoiceAreThereWhereTheyMove) {
+  EXPECT_FALSE(moe({}, 1).config->model.moe.choice_bias);
+  EXPECT_TRUE(moe({"model.moe.bias_update_rate=0.01"}, 1).config->model.moe.choice_bias);
+  auto const constant = moe({"model.moe.choice_bias=true", "memory.offload_optimizer=disk"}, 1);
+  ASSERT_TRUE(constant.config) << format(constant.errors);
+  EXPECT_FALSE(constant.config->model.moe.changes_router());
+  auto const error = only_error(moe({"model.moe.bias_update_rate=0.01", "model.moe.choice_bias=false"}, 1));
+  EXPECT_EQ(error.key, "model.moe.bias_update_rate");
+  expect_contains(error.fix, "remove model.moe.choice_bias");
+  EXPECT_FALSE(good("", {"model.preset=deepseek-moe-tiny", "model.moe.bias_update_rate=0"}).model.moe.choice_bias);
+  EXPECT_TRUE(good("", {"model.preset=qwen-moe-tiny", "model.moe.bias_update_rate=0.01"}).model.moe.choice_bias);
+}
+
 TEST(Moe, KeysOfExpertsWithoutExpertsAreRefused) {
   auto const error = only_error(parse("[model.moe]\ntop_k = 4\n"));
   EXPECT_EQ(error.key, "model.moe.top_k");

@@ -3,6 +3,8 @@
 
 #include "support.hpp"
 
+#include <cmath>
+
 namespace p3d::config::test {
 namespace {
 
@@ -10,24 +12,27 @@ Model model_preset(std::string const& name) { return good("", {"model.preset=" +
 
 TEST(Preset, EachIsValidAndDividesOverItsUsualTp) {
   auto const names = preset_names();
-  EXPECT_EQ(names.size(), 34u);
+  EXPECT_EQ(names.size(), 38u);
   for (auto const& name : names) {
     auto const m = model_preset(name);
     EXPECT_EQ(m.preset, name);
-    EXPECT_EQ(m.hidden % m.heads, 0) << name;
+    bool const latent = name.starts_with("deepseek-v3") || name == "moonlight-16b-a3b", glm_moe = name == "glm4.5-air";
+    EXPECT_EQ(m.mla.on(), latent) << name;
+    EXPECT_EQ(m.hidden % m.heads == 0, !glm_moe) << name;
     EXPECT_EQ(m.head_dim() == m.hidden / m.heads, name != "mistral-nemo-12b" && !name.starts_with("gemma3") &&
-                                                      name != "qwen3-0.6b" && name != "qwen3-30b-a3b")
+                                                      name != "qwen3-0.6b" && name != "qwen3-30b-a3b" && !latent &&
+                                                      !glm_moe)
         << name;
     EXPECT_EQ(m.qkv_bias, m.bias || name.starts_with("qwen2") || name.starts_with("glm4")) << name;
-    EXPECT_EQ(m.norm_placement, name.starts_with("olmo2")                                ? NormPlacement::post
-                                : name.starts_with("glm4") || name.starts_with("gemma3") ? NormPlacement::sandwich
-                                                                                         : NormPlacement::pre);
+    EXPECT_EQ(m.norm_placement, name.starts_with("olmo2")                                 ? NormPlacement::post
+                                : name.starts_with("glm4-") || name.starts_with("gemma3") ? NormPlacement::sandwich
+                                                                                          : NormPlacement::pre);
     EXPECT_EQ(m.qk_norm, name.starts_with("qwen3") || name.starts_with("gemma3") ? QkNorm::head
                          : name.starts_with("olmo")                              ? QkNorm::full
                                                                                  : QkNorm::none);
     EXPECT_EQ(m.position == Position::rope, !name.starts_with("gpt")) << name;
-    EXPECT_EQ(m.moe.on(),
-              name.starts_with("mixtral") || name.find("moe") != std::string::npos || name == "qwen3-30b-a3b")
+    EXPECT_EQ(m.moe.on(), name.starts_with("mixtral") || name.find("moe") != std::string::npos ||
+                              name == "qwen3-30b-a3b" || latent || glm_moe)
         << name;
     EXPECT_EQ(m.bias, name.starts_with("gpt")) << name;
     EXPECT_EQ(m.tied_embeddings, name.starts_with("gpt") || name == "llama-124m" || name == "qwen2.5-0.5b" ||
@@ -94,7 +99,7 @@ TEST(Preset, TheTinyOnesDivideByManyLayouts) {
 }
 
 TEST(Preset, ModelsWithExpertsDivideThemOverManyRanks) {
-  for (auto const* name : {"mixtral-tiny", "qwen-moe-tiny", "deepseek-moe-tiny"}) {
+  for (auto const* name : {"mixtral-tiny", "qwen-moe-tiny", "deepseek-moe-tiny", "deepseek-v3-tiny"}) {
     std::string const preset = std::string("model.preset=") + name;
     for (auto const* ep : {"1", "2", "4", "8"}) good("", {preset, std::string("parallel.ep=") + ep}, 8);
     good("", {preset, "parallel.tp=3", "parallel.etp=3", "parallel.sequence=true"}, 3);
@@ -108,6 +113,11 @@ TEST(Preset, ModelsWithExpertsDivideThemOverManyRanks) {
   EXPECT_EQ(model_preset("deepseek-moe-tiny").moe_layers(), 7);
   EXPECT_EQ(model_preset("mixtral-8x7b").moe.ffn, 14336);
   EXPECT_EQ(good("", {"model.preset=llama-tiny", "model.moe.experts=4"}).model.moe.ffn, 288) << "the preset's ffn";
+}
+
+TEST(Preset, DeepSeekV3ScalesScoresBesideYarn) {
+  EXPECT_DOUBLE_EQ(model_preset("deepseek-v3").attention_scale() * std::sqrt(192.0),
+                   std::pow(0.1 * std::log(40.0) + 1.0, 2));
 }
 
 TEST(Preset, Llama3) {

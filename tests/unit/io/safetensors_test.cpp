@@ -211,6 +211,32 @@ TEST_F(SafetensorsTest, RoundsToNearestTiesToEven) {
   EXPECT_EQ(back[3], numbers[3]);
 }
 
+TEST_F(SafetensorsTest, WideItemsHaveAtLeast32Bits) {
+  for (auto const& [type, wide] : {std::pair{TensorType::bf16, "F32"},
+                                   {TensorType::f16, "F32"},
+                                   {TensorType::f32, "F32"},
+                                   {TensorType::f64, "F64"}}) {
+    p3d::test::TempDir own;
+    double const numbers[] = {1.0 + 0x1p-20, -2.0};
+    SafetensorsWriter writer(own / "", {{"a", {2}}, {"b", {2}, true}, {"c", {1}}}, type, 100);
+    writer.create();
+    writer.write(0, 0, 2, Element::float64, numbers);
+    writer.write(1, 1, 1, Element::float64, numbers + 1);
+    writer.write(1, 0, 1, Element::float64, numbers);
+    writer.write(2, 0, 1, Element::float64, numbers + 1);
+    writer.flush(), writer.commit();
+    auto const file = read_safetensors_folder(own / "");
+    EXPECT_EQ(file.find("b")->dtype, wide);
+    TensorReader reader(file);
+    double back[2] = {};
+    reader.read(*file.find("b"), 0, 2, Element::float64, back);
+    EXPECT_EQ(back[0], numbers[0]);
+    EXPECT_EQ(back[1], numbers[1]);
+    reader.read(*file.find("c"), 0, 1, Element::float64, back);
+    EXPECT_EQ(back[0], -2.0);
+  }
+}
+
 class ShardsTest : public SafetensorsTest {
 protected:
   ShardsTest() {

@@ -197,9 +197,10 @@ TEST(Buffers, AreDiscardedByTheirClass) {
                                     Buffer::layer_post_norm1_scale, Buffer::layer_branch2,
                                     Buffer::layer_post_norm2_mean, Buffer::layer_post_norm2_scale});
   EXPECT_EQ(layout::discarded_buffers(of({.full = true}, true), 0), layout::saved_buffers() & ~sums);
-  EXPECT_EQ(
-      layout::rebuilt_buffers(of({.full = true}), 0),
-      norms | sums | layout::set_of({Buffer::layer_qkv, Buffer::layer_heads, Buffer::layer_up, Buffer::layer_act}));
+  EXPECT_EQ(layout::rebuilt_buffers(of({.full = true}), 0),
+            norms | sums |
+                layout::set_of({Buffer::layer_qkv, Buffer::layer_latent, Buffer::layer_raw_latent, Buffer::layer_heads,
+                                Buffer::layer_up, Buffer::layer_act}));
 }
 
 // 5 tokens of width 64 are 1280 bytes, 5 numbers 20 in pieces of 64. What a layer has no use for takes nothing.
@@ -220,6 +221,16 @@ TEST(Buffers, HaveSizesOfTheirLayer) {
   EXPECT_EQ(bytes_of(behind, {Buffer::layer_branch2, Buffer::layer_norm2_y}), 2 * 1280);
   c.model.norm = config::Norm::rmsnorm;
   EXPECT_EQ(bytes_of(c, {Buffer::layer_norm1_mean}), 0);
+  EXPECT_EQ(bytes_of(c, {Buffer::layer_latent, Buffer::layer_latent_scale, Buffer::scratch_kv_heads}), 0);
+  auto latent = c;  // 16 + 16 + 4 numbers of latents; heads of 4 + 4 and of 8
+  latent.model.mla = {
+      .kv_lora_rank = 16, .q_lora_rank = 16, .qk_nope_head_dim = 4, .qk_rope_head_dim = 4, .v_head_dim = 8};
+  latent.model.head_size = 8;
+  auto const heads = latent.model.heads * 5 * 4;
+  EXPECT_EQ(bytes_of(latent, {Buffer::layer_latent}), 768) << "5 x 36 of 4 bytes, in pieces of 64";
+  EXPECT_EQ(bytes_of(latent, {Buffer::layer_latent_scale}), 64);
+  EXPECT_EQ(bytes_of(latent, {Buffer::layer_qkv}), (heads * 24 + 63) / 64 * 64);
+  EXPECT_EQ(bytes_of(latent, {Buffer::scratch_kv_heads}), (heads * 12 + 63) / 64 * 64);
   EXPECT_EQ(bytes_of(c, {Buffer::moe_x, Buffer::moe_lse, Buffer::moe_scratch_offsets, Buffer::moe_scratch_dx}), 0);
   c.model.moe.experts = 4;
   c.model.moe.top_k = 2;

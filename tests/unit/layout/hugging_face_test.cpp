@@ -10,6 +10,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <tuple>
 
 namespace p3d::layout {
 namespace {
@@ -35,6 +36,16 @@ config::Config experts(bool shared) {
   auto& m = c.model.moe;
   m.experts = 3, m.ffn = 6;
   if (shared) m.every = 2, m.shared_ffn = 10, m.shared_gate = true;
+  return c;
+}
+
+/// Of GLM-4.5, with experts in layer 1 alone.
+config::Config glm4_moe() {
+  auto c = llama(false);
+  c.model.qkv_bias = true, c.model.head_size = 4;
+  auto& m = c.model.moe;
+  m.experts = 4, m.ffn = 6, m.first_dense = 1, m.shared_ffn = 12;
+  m.score = config::RouterScore::sigmoid, m.choice_bias = true;
   return c;
 }
 
@@ -210,6 +221,59 @@ TEST(HuggingFaceLayout, EveryExpertHasTensorsOfItsOwn) {
   EXPECT_EQ(found.at("model.layers.1.mlp.shared_expert_gate.weight"), (Shape{1, 8}));
 }
 
+TEST(HuggingFaceLayout, Glm45StoresTheBiasesOfTheChoice) {
+  auto c = glm4_moe();
+  c.model.moe.aux_loss = config::AuxLoss::global;
+  auto const made = make(c);
+  EXPECT_EQ(made.layout.family, config::ModelFamily::glm4_moe);
+  auto const found = shapes(made.layout);
+  using Shape = std::vector<std::int64_t>;
+  EXPECT_EQ(found.size(), 1u + 2 * 9 + 3 + (1 + 1 + 12 + 3) + 2) << "without the load of experts";
+  EXPECT_EQ(found.at("model.layers.1.mlp.gate.weight"), (Shape{4, 8}));
+  EXPECT_EQ(found.at("model.layers.1.mlp.gate.e_score_correction_bias"), (Shape{4}));
+  EXPECT_EQ(found.at("model.layers.1.mlp.shared_experts.up_proj.weight"), (Shape{12, 8}));
+  EXPECT_EQ(found.at("model.layers.1.mlp.experts.3.down_proj.weight"), (Shape{8, 6}));
+  EXPECT_EQ(found.at("model.layers.0.self_attn.k_proj.bias"), (Shape{4}));
+  for (auto const& t : made.layout.tensors) EXPECT_EQ(t.wide, t.name.ends_with("e_score_correction_bias")) << t.name;
+  for (std::size_t i = 0; i < made.table.specs().size(); ++i)
+    EXPECT_EQ(made.layout.places[i].stored(), !made.table.specs()[i].name.ends_with(".load"));
+}
+
+TEST(HuggingFaceLayout, DeepSeekV3NamesTheParametersOfLatentAttention) {
+  auto c = glm4_moe();
+  auto& m = c.model;
+  m.qkv_bias = false, m.kv_heads = 2, m.head_size = 5;
+  m.mla = {.kv_lora_rank = 6, .q_lora_rank = 7, .qk_nope_head_dim = 3, .qk_rope_head_dim = 2, .v_head_dim = 4};
+  std::vector<ParamSpec> specs;
+  for (auto const& [name, rows, cols] :
+       std::vector<std::tuple<char const*, std::int64_t, std::int64_t>>{{"q_down.weight", 7, 8},
+                                                                        {"kv_down.weight", 8, 8},
+                                                                        {"q_latent_norm.weight", 1, 7},
+                                                                        {"kv_latent_norm.weight", 1, 6},
+                                                                        {"q_up.weight", 10, 7},
+                                                                        {"q.weight", 10, 8},
+                                                                        {"kv_up.weight", 14, 6},
+                                                                        {"out.weight", 8, 8}}) {
+    ParamSpec spec;
+    spec.name = std::string("layers.1.attn.") + name;
+    spec.rows = rows, spec.cols = cols, spec.layer = 1;
+    specs.push_back(spec);
+  }
+  auto const found = shapes(hugging_face_layout(config::family_of(m), m, ParamTable(specs)));
+  auto const shape = [&](char const* name) {
+    return found.at(std::string("model.layers.1.self_attn.") + name + ".weight");
+  };
+  using Shape = std::vector<std::int64_t>;
+  EXPECT_EQ(shape("q_a_proj"), (Shape{7, 8}));
+  EXPECT_EQ(shape("q_a_layernorm"), (Shape{7}));
+  EXPECT_EQ(shape("q_b_proj"), (Shape{10, 7}));
+  EXPECT_EQ(shape("q_proj"), (Shape{10, 8}));
+  EXPECT_EQ(shape("kv_a_proj_with_mqa"), (Shape{8, 8}));
+  EXPECT_EQ(shape("kv_a_layernorm"), (Shape{6}));
+  EXPECT_EQ(shape("kv_b_proj"), (Shape{14, 6}));
+  EXPECT_EQ(shape("o_proj"), (Shape{8, 8}));
+}
+
 /// Element (row, col) of the experts' matrices, as the definition of the table says.
 TEST(HuggingFaceLayout, RowsOfExpertsAreTheirTensors) {
   auto const [table, layout] = make(experts(false));
@@ -241,7 +305,8 @@ TEST(HuggingFaceLayout, RowsOfExpertsAreTheirTensors) {
 
 /// Every element of every tensor belongs to one element of one parameter.
 TEST(HuggingFaceLayout, CoversEveryTensorOnce) {
-  for (auto const& c : {gpt2(true), gpt2(false), llama(false), llama(true), experts(false), experts(true)}) {
+  for (auto const& c :
+       {gpt2(true), gpt2(false), llama(false), llama(true), experts(false), experts(true), glm4_moe()}) {
     auto const [table, layout] = make(c);
     std::set<std::pair<std::size_t, std::int64_t>> seen;
     for (std::size_t i = 0; i < table.specs().size(); ++i) {

@@ -38,7 +38,7 @@ TEST(MoeTable, NamesInOrder) {
                                          "moe.experts.up.weight", "moe.experts.down.weight", "moe.shared.gate.weight",
                                          "moe.shared.up.weight", "moe.shared.down.weight", "moe.shared_gate.weight"}));
   EXPECT_EQ(names_of_layer(c, 2), names_of_layer(c, 1));
-  c.model.moe.bias_update_rate = 0, c.model.moe.shared_ffn = 0, c.model.moe.shared_gate = false;
+  c.model.moe.choice_bias = false, c.model.moe.shared_ffn = 0, c.model.moe.shared_gate = false;
   c.model.bias = true, c.model.activation = config::Activation::gelu;
   EXPECT_EQ(names_of_layer(c, 1), (Names{"moe.router.weight", "moe.experts.up.weight", "moe.experts.down.weight"}))
       << "gelu has no gate, experts no biases";

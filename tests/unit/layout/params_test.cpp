@@ -75,7 +75,10 @@ TEST(ParamTable, PublishedModelsHaveTheirNumberOfParameters) {
         Row{"qwen3-0.6b", 596'049'920}, Row{"qwen3-8b", 8'190'735'360}, Row{"qwen3-30b-a3b", 30'532'122'624},
         Row{"olmoe-1b-7b", 6'919'161'856}, Row{"olmo2-1b", 1'484'916'736}, Row{"olmo2-7b", 7'298'617'344},
         Row{"granite3.1-2b", 2'533'531'648}, Row{"glm4-9b", 9'400'279'040}, Row{"phi4", 14'659'507'200},
-        Row{"gemma3-270m", 268'098'176}, Row{"gemma3-1b", 999'885'952}}) {
+        Row{"gemma3-270m", 268'098'176}, Row{"gemma3-1b", 999'885'952},
+        // Without layers of multi-token prediction and biases of the choice (14,848 in DeepSeek-V3's 671,026,419,200).
+        Row{"glm4.5-air", 106'852'245'504}, Row{"deepseek-v3", 671'026'404'352},
+        Row{"moonlight-16b-a3b", 15'960'108'544}}) {
     auto const input =
         config::parse_text("", "t.toml", "/", {"data.format=synthetic", std::string("model.preset=") + row.preset}, 1);
     ASSERT_TRUE(input.config) << row.preset;
@@ -145,6 +148,34 @@ TEST(ParamTable, NormsOfQueriesAndKeys) {
   EXPECT_EQ(full.cols, 4);
   EXPECT_EQ(full.splits, (std::vector<Split>{{1, Axis::tp}}));
   EXPECT_FALSE(full.gradient_axes().has(Axis::tp));
+}
+
+TEST(ParamTable, MatricesOfLatentAttention) {
+  auto c = test::tiny_mla(true, {.tp = 2});
+  c.parallel.sequence = true;
+  auto const table = make_param_table(c);
+  struct Row {
+    char const* name;
+    std::int64_t rows, cols;
+    std::vector<Split> splits;
+  };
+  std::vector<Split> const heads{{0, Axis::tp}};
+  for (auto const& row : {Row{"q_down", 5, 12, {}}, Row{"kv_down", 6, 12, {}}, Row{"q_latent_norm", 1, 5, {}},
+                          Row{"kv_latent_norm", 1, 4, {}}, Row{"q_up", 30, 5, heads}, Row{"kv_up", 42, 4, heads},
+                          Row{"out", 12, 24, {{1, Axis::tp}}}}) {
+    auto const& spec = table.find(std::string("layers.1.attn.") + row.name + ".weight");
+    EXPECT_EQ(spec.rows, row.rows) << row.name;
+    EXPECT_EQ(spec.cols, row.cols) << row.name;
+    EXPECT_EQ(spec.splits, row.splits) << row.name;
+    // Each rank of tp has its rows of latents: those who make them sum their gradients over tp.
+    EXPECT_EQ(spec.gradient_axes().has(Axis::tp), row.splits.empty()) << row.name;
+  }
+  EXPECT_TRUE(table.find("layers.0.attn.kv_down.weight").follows_previous) << "one linear makes both latents";
+  c.parallel.sequence = false;
+  EXPECT_FALSE(make_param_table(c).find("layers.0.attn.kv_down.weight").gradient_axes().has(Axis::tp));
+  auto const plain = make_param_table(test::tiny_mla(false));
+  EXPECT_EQ(plain.find("layers.0.attn.q.weight").cols, 12) << "without a latent queries come from the stream";
+  EXPECT_FALSE(plain.find("layers.0.attn.kv_down.weight").follows_previous);
 }
 
 TEST(ParamTable, InitialDistributionsAndDecay) {
@@ -241,6 +272,11 @@ TEST(StageParams, PlacesDoNotOverlapAndFusedOnesTouch) {
       for (auto l = stages.layers(stage).begin; l < stages.layers(stage).end; ++l) {
         auto const attn = "layers." + std::to_string(l) + ".attn.", mlp = "layers." + std::to_string(l) + ".mlp.";
         for (std::string const kind : {".weight", ".bias"}) {
+          if (c.model.mla.on()) {
+            if (kind == ".weight" && c.model.mla.q_lora_rank > 0)
+              touches(attn + "q_down" + kind, attn + "kv_down" + kind);
+            continue;
+          }
           ASSERT_EQ(params.has(attn + "q" + kind), kind == ".weight" || c.model.has_qkv_bias());
           if (!params.has(attn + "q" + kind)) continue;
           touches(attn + "q" + kind, attn + "k" + kind);

@@ -58,6 +58,16 @@ inline config::Config tiny_norms(config::NormPlacement placement, layout::PerAxi
   return c;
 }
 
+/// As tiny_llama, with latent attention; queries have a latent, or none.
+inline config::Config tiny_mla(bool queries, layout::PerAxis mesh = {}) {
+  auto c = tiny_llama(mesh);
+  c.model.kv_heads = 6;
+  c.model.mla = {
+      .kv_lora_rank = 4, .q_lora_rank = queries ? 5 : 0, .qk_nope_head_dim = 3, .qk_rope_head_dim = 2, .v_head_dim = 4};
+  c.model.head_size = 5;
+  return c;
+}
+
 /// As tiny_llama, with experts in layers 1 and 2: routed ones with groups and biases, and gated shared ones. Its tokens
 /// are divided over all ranks of a stage.
 inline config::Config tiny_moe(layout::PerAxis mesh = {}) {
@@ -69,7 +79,7 @@ inline config::Config tiny_moe(layout::PerAxis mesh = {}) {
   m.first_dense = 1;
   m.shared_ffn = 18;
   m.shared_gate = true;
-  m.bias_update_rate = 1e-3;
+  m.bias_update_rate = 1e-3, m.choice_bias = true;
   c.parallel.sequence = true;
   return c;
 }
@@ -85,6 +95,7 @@ inline std::vector<config::Config> tiny_configs() {
         out.push_back(tiny_qwen2({.tp = tp, .pp = pp, .dp = dp}));
         for (auto norm : {config::QkNorm::head, config::QkNorm::full})
           out.push_back(tiny_qk_norm(norm, {.tp = tp, .pp = pp, .dp = dp}));
+        for (bool const queries : {false, true}) out.push_back(tiny_mla(queries, {.tp = tp, .pp = pp, .dp = dp}));
         for (auto placement : {config::NormPlacement::post, config::NormPlacement::sandwich})
           out.push_back(tiny_norms(placement, {.tp = tp, .pp = pp, .dp = dp}));
       }
@@ -97,7 +108,8 @@ inline std::string describe(config::Config const& c) {
   return std::string(c.model.bias       ? "gpt"
                      : c.model.qkv_bias ? "qwen2"
                                         : "llama") +
-         " qk_norm=" + to_string(c.model.qk_norm) + " norms=" + to_string(c.model.norm_placement) +
+         " qk_norm=" + to_string(c.model.qk_norm) + " mla=" + std::to_string(c.model.mla.q_lora_rank) + "," +
+         std::to_string(c.model.mla.kv_lora_rank) + " norms=" + to_string(c.model.norm_placement) +
          " dp=" + std::to_string(c.parallel.dp) + " tp=" + std::to_string(c.parallel.tp) +
          " pp=" + std::to_string(c.parallel.pp);
 }

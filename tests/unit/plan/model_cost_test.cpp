@@ -101,14 +101,24 @@ TEST(ModelCost, GroupedQueriesAndSwigluByTheirProducts) {
 }
 
 TEST(ModelCost, MatmulWeightsAreTheSplitMatricesOfTheTable) {
-  for (bool const llama : {false, true}) {
+  for (int const kind : {0, 1, 2, 3}) {
+    bool const llama = kind > 0;
     auto c = test::paper_rows()[0].config();
-    if (llama) {
+    if (kind > 1) {
+      c.model.position = config::Position::rope;
+      c.model.bias = c.model.qkv_bias = false;
+      c.model.mla = {.kv_lora_rank = 512,
+                     .q_lora_rank = kind == 2 ? 1536 : 0,
+                     .qk_nope_head_dim = 128,
+                     .qk_rope_head_dim = 64,
+                     .v_head_dim = 100};
+      c.model.head_size = 192;
+    } else if (llama) {
       c.model.kv_heads = 8;
       c.model.activation = config::Activation::swiglu;
-      c.model.tied_embeddings = false;
       c.model.head_size = c.model.hidden / c.model.heads + 6;
     }
+    c.model.tied_embeddings = !llama;
     auto const table = layout::make_param_table(c);
     std::int64_t sum = 0;
     for (auto const& s : table.specs()) {
@@ -158,6 +168,23 @@ TEST(ModelCost, AllExpertsForEachTokenAreOneWideMlp) {
                                            plan::Keys::all);
   };
   EXPECT_DOUBLE_EQ(extra(moe, 1), extra(wide, 1) + 16.0 * 2.0 * static_cast<double>(router));
+}
+
+// A score has the width of a query, a weighted sum that of a value.
+TEST(ModelCost, FlopsOfLatentAttentionByItsProducts) {
+  config::Config c;
+  auto& m = c.model;
+  m.vocab_size = 101, m.hidden = 48, m.layers = 3, m.heads = 6, m.kv_heads = 6, m.ffn = 80, m.seq_len = 10;
+  m.position = config::Position::rope, m.bias = m.qkv_bias = false;
+  m.mla = {.kv_lora_rank = 11, .q_lora_rank = 7, .qk_nope_head_dim = 5, .qk_rope_head_dim = 4, .v_head_dim = 3};
+  m.head_size = 9;
+  auto const layer = [&](double queries) {
+    double const down = 48.0 * (11 + 4), up = 11.0 * 6 * (5 + 3), out = 6.0 * 3 * 48;
+    return 2 * (queries + down + up + out) + 2.0 * 6 * (9 + 3) * 10 + 2.0 * 2 * 48 * 80;
+  };
+  EXPECT_DOUBLE_EQ(plan::flops_per_token(c), 3 * (2.0 * 48 * 101 + 3 * layer(48.0 * 7 + 7.0 * 6 * 9)));
+  m.mla.q_lora_rank = 0;
+  EXPECT_DOUBLE_EQ(plan::flops_per_token(c), 3 * (2.0 * 48 * 101 + 3 * layer(48.0 * 6 * 9)));
 }
 
 // Walks over what one token is multiplied with.

@@ -105,6 +105,35 @@ TEST(StepTime, ExchangesOfKeysByDirection) {
   EXPECT_NEAR(seconds("full") / seconds("none"), 4.0 / 3, 1e-9);
 }
 
+// A model of DeepSeek-V3's sizes: ranks of tp exchange latents of 2,112 numbers a token where they would exchange
+// 7,168.
+TEST(StepTime, LatentAttentionExchangesLatents) {
+  auto const seconds = [](std::vector<std::string> const& more) {
+    std::vector<std::string> words{"model.hidden=7168",  "model.layers=4",          "model.heads=128",
+                                   "model.ffn=18432",    "model.norm=rmsnorm",      "model.activation=swiglu",
+                                   "model.bias=false",   "model.position=rope",     "model.head_dim=192",
+                                   "model.seq_len=4096", "model.vocab_size=129280", "parallel.tp=8",
+                                   "run.precision=bf16"};
+    words.insert(words.end(), more.begin(), more.end());
+    return plan::predict_step(input(words), cluster("dgx-h100"), plan::kernels_of("flash", ""));
+  };
+  auto const latent = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"model.mla.kv_lora_rank=512", "model.mla.q_lora_rank=1536",
+                               "model.mla.qk_nope_head_dim=128", "model.mla.qk_rope_head_dim=64"});
+    return more;
+  };
+  auto const plain = seconds({})[TimePart::tensor];
+  double const input_sum = plain / 4,
+               latent_sum = input_sum * 2112 / 7168;  // two sums each way; shorter ones are less efficient
+  EXPECT_NEAR(seconds(latent({}))[TimePart::tensor], 3 * input_sum + latent_sum, 0.08 * plain);
+  EXPECT_NEAR(seconds(latent({"parallel.sequence=true"}))[TimePart::tensor], 3 * input_sum + latent_sum, 0.08 * plain);
+  EXPECT_NEAR(seconds(latent({"model.mla.q_lora_rank=0"}))[TimePart::tensor], plain + input_sum * 576 / 7168,
+              0.08 * plain);
+  // Products with 192 and 128 columns in place of 192 twice; the linears are narrower, too.
+  EXPECT_NEAR(seconds(latent({}))[TimePart::attention] / seconds({})[TimePart::attention], 320.0 / 384, 0.05);
+  EXPECT_LT(seconds(latent({}))[TimePart::gemm_forward], seconds({})[TimePart::gemm_forward]);
+}
+
 // The last of several stages has the head, the first the embedding: their gradients are summed on different ranks.
 TEST(StepTime, OneStageHoldsOneOfEmbeddingAndHead) {
   auto const data = [](bool tied) {

@@ -63,6 +63,26 @@ TEST(CheckpointMatch, OlderFilesHaveHeadsOfHiddenOverHeadsAndOneKindOfBias) {
             "model.qkv_bias: false in the checkpoint, true in the input");
 }
 
+/// The rate of biases of the choice is of training; whether there are any is of the model.
+TEST(CheckpointMatch, ARateMayChangeWhereThereAreBiases) {
+  auto const with = [](test::Keys const& keys) { return input(test::joined({{"model.moe.experts=4"}, keys})); };
+  auto const moving = with({"model.moe.bias_update_rate=0.01"}), plain = with({}),
+             constant = with({"model.moe.choice_bias=true"});
+  EXPECT_EQ(forbidden(moving, constant, 2, full), "");
+  EXPECT_EQ(forbidden(constant, moving, 2, full), "");
+  EXPECT_EQ(forbidden(moving, plain, 2, full), "model.moe.choice_bias: true in the checkpoint, false in the input");
+  // An older file does not have the key: there a rate said it.
+  for (auto const& [file, is] : {std::pair{moving, "true"}, {plain, "false"}}) {
+    auto header = run::checkpoint_header(file, 5, 7, "", {}, {});
+    auto const key = fmt::format("\nchoice_bias = {}\n", is);
+    auto const at = header.input.find(key);
+    ASSERT_NE(at, std::string::npos);
+    header.input.erase(at, key.size() - 1);
+    EXPECT_EQ(run::compare(header, file, config::Load::all, 7, {}).forbidden.size(), 0u);
+    EXPECT_EQ(run::compare(header, constant, config::Load::all, 7, {}).forbidden.empty(), is == std::string("true"));
+  }
+}
+
 TEST(CheckpointMatch, CountsTokensOfShortSamples) {
   auto const fixed = input({"data.shuffle=whole_documents"}),
              variable = input({"data.shuffle=whole_documents", "batch.variable=true"});

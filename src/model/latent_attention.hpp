@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1). With x the sub-layer's input:
+//
+//   [cq | c | kr] = latent_down x        one linear for all latents; cq and c pass an RMS norm each
+//   q = q_up cq                          of each head; or q = q_up x where queries have no latent
+//   [k | v] = kv_up c                    of each head
+//   keys are [k | kr] and rotate behind k, as queries do
+//
+// Over tp heads are divided. Latents are whole on every rank, and so are their gradients once they are summed over tp:
+// that sum and its all-gather under sequence parallelism are of latents, which are shorter than x. Where queries come
+// from x, their linear gathers and sums x besides.
+
+#include "attention.hpp"
+
+#include <p3d/kernels/latent_heads.hpp>
+#include <p3d/kernels/qk_norm.hpp>
+
+namespace p3d::model {
+
+template <class P>
+class LatentAttention final : public Attention<P> {
+public:
+  using S = typename P::Storage;
+  using typename LinearSubLayer<P>::Parts;
+  using typename SubLayer<P>::G;
+  using typename SubLayer<P>::Sums;
+  LatentAttention(config::Config const& c, parallel::TensorParallel& tp, int layer) : Attention<P>(c, tp, layer) {
+    auto const& a = c.model.mla;
+    heads_ = {sizes_.heads, a.qk_nope_head_dim, a.qk_rope_head_dim, a.v_head_dim};
+    // Two norms of unequal width are as those of all queries and of all keys; a single one is as that of one head.
+    bool const queries = a.q_lora_rank > 0;
+    norm_ = {.heads = a.q_lora_rank,
+             .kv_heads = queries ? a.kv_lora_rank : 1,
+             .head_dim = queries ? 1 : a.kv_lora_rank,
+             .full = queries,
+             .eps = a.norm_eps,
+             .offset = static_cast<double>(c.model.norm_offset)};
+  }
+  bool gathers_input() const override { return !queries_have_latent(); }
+
+private:
+  using Attention<P>::tp_;
+  using Attention<P>::sizes_;
+  using Attention<P>::stream_;
+  Parts parts(LayerCall<P> const& c) const override {
+    auto& a = c.a;
+    auto& t = c.t;
+    return {c.w.latent_down, c.w.attn_out, c.w.qkv_bias, a.qkv, a.heads, t.dqkv, t.dheads, a.qkv, t.dqkv};
+  }
+  bool queries_have_latent() const { return sizes_.mla.q_rank > 0; }
+
+  void project(LayerCall<P> const& c) const override {
+    auto const input = this->ends(c).input;
+    parallel::WholeRows<S> all_input;
+    if (!queries_have_latent()) all_input = parallel::start_gather_rows<S>(*tp_, input, c.t.gathered);
+    parallel::column_linear_forward<S>(*tp_, input, c.w.latent_down.value, {}, c.a.latent);
+    kernels::qk_norm_forward<S>(tp_->exec, norm_, norm_weights(c), {}, c.a.latent, c.a.raw_latent, c.a.latent_scale);
+    auto arriving = parallel::start_gather_rows<S>(*tp_, c.a.latent, c.t.gathered_latent);
+    if (!queries_have_latent())
+      parallel::column_linear_forward<S>(*tp_, all_input.wait(), c.w.q_up.value, {}, queries(c.a.qkv));
+    auto const latent = arriving.wait();
+    if (queries_have_latent())
+      parallel::column_linear_forward<S>(*tp_, of_queries<S const>(latent), c.w.q_up.value, {}, queries(c.a.qkv));
+    parallel::column_linear_forward<S>(*tp_, of_keys_values<S const>(latent), c.w.kv_up.value, {}, c.t.kv_heads);
+    kernels::join_latent_heads<S>(tp_->exec, heads_, c.t.kv_heads, shared_keys<S const>(latent), keys(c.a.qkv),
+                                  values(c.a.qkv));
+    rotate(c, kernels::Rotation::forward, c.a.qkv);
+  }
+  void apply_backward(LayerCall<P> const& c, Sums& /*sums*/) const override {
+    this->attend_backward(c);
+    rotate(c, kernels::Rotation::backward, c.t.dqkv);
+  }
+  void project_backward(LayerCall<P> const& c, bool weights, parallel::WholeRows<S> normed, Sums& sums) const override {
+    auto const ends = this->ends(c);
+    auto const dq = queries(c.t.dqkv);
+    split_heads(c, c.t.dqkv);
+    if (queries_have_latent())
+      parallel::row_linear_backward_input<S>(*tp_, dq, c.w.q_up.value, of_queries<S>(c.t.dlatent));
+    parallel::row_linear_backward_input<S>(*tp_, c.t.kv_heads, c.w.kv_up.value, of_keys_values<S>(c.t.dlatent));
+    parallel::WholeRows<S> latent;
+    if (weights) latent = parallel::start_gather_rows<S>(*tp_, c.a.latent, c.t.gathered_latent);
+    auto sum = parallel::start_sum_rows<S>(*tp_, c.t.dlatent);
+    if (weights) up_backward_weight(c, dq, latent.wait());
+    sum.wait();
+    auto const own = own_rows(*tp_, c.t.dlatent);
+    kernels::qk_norm_backward<S, G>(tp_->exec, norm_, norm_weights(c), {}, own, c.a.raw_latent, c.a.latent_scale,
+                                    {c.w.q_latent.grad, c.w.kv_latent.grad}, sums);
+    if (normed.view.data() == nullptr) normed = stream_.input(c, ends, false);
+    auto store = kernels::Store::overwrite;
+    if (!queries_have_latent()) {
+      auto from_queries = parallel::column_linear_backward_input<S>(*tp_, dq, c.w.q_up.value, c.t.dnorm);
+      if (weights) parallel::linear_backward_weight<S, G>(tp_->exec, dq, normed.wait(), c.w.q_up.grad);
+      from_queries.wait();
+      store = kernels::Store::add;
+    }
+    parallel::row_linear_backward_input<S>(*tp_, own, c.w.latent_down.value, own_rows(*tp_, c.t.dnorm), store);
+    if (weights)
+      parallel::linear_backward_weight<S, G>(tp_->exec, own, ends.input, c.w.latent_down.grad);
+    else
+      Kokkos::deep_copy(tp_->exec, c.a.raw_latent, own);  // the weight part reads it
+  }
+  void project_backward_weight(LayerCall<P> const& c, RowsAhead<S>& inputs) const override {
+    auto latent = parallel::start_gather_rows<S>(*tp_, c.a.latent, c.t.gathered_latent);
+    auto const dq = queries(c.a.qkv);
+    split_heads(c, c.a.qkv);
+    up_backward_weight(c, dq, latent.wait());
+    if (!queries_have_latent()) parallel::linear_backward_weight<S, G>(tp_->exec, dq, inputs.wait(), c.w.q_up.grad);
+    parallel::linear_backward_weight<S, G>(tp_->exec, c.a.raw_latent, inputs.own(), c.w.latent_down.grad);
+  }
+
+  /// The gradients of the matrices that read latents, of which `latent` has all rows. c.t.kv_heads holds its gradient.
+  void up_backward_weight(LayerCall<P> const& c, View2<S const> dq, View2<S const> latent) const {
+    if (queries_have_latent())
+      parallel::linear_backward_weight<S, G>(tp_->exec, dq, of_queries<S const>(latent), c.w.q_up.grad);
+    parallel::linear_backward_weight<S, G>(tp_->exec, c.t.kv_heads, of_keys_values<S const>(latent), c.w.kv_up.grad);
+  }
+  /// Gradients of keys and values, in `dqkv`, to those of c.t.kv_heads and of the part of keys that heads share.
+  void split_heads(LayerCall<P> const& c, View2<S> dqkv) const {
+    kernels::split_latent_heads<S>(tp_->exec, heads_, keys(dqkv), values(dqkv), c.t.kv_heads,
+                                   shared_keys<S>(c.t.dlatent));
+  }
+  void rotate(LayerCall<P> const& c, kernels::Rotation direction, View2<S> qkv) const {
+    this->rotary_.rotate(tp_->exec, c.rows, sizes_, heads_.nope, direction, qkv);
+  }
+  static kernels::QkNormVectors<S const> norm_weights(LayerCall<P> const& c) {
+    return {c.w.q_latent.value, c.w.kv_latent.value};
+  }
+
+  // Columns of qkv, and of latents.
+  View2<S> queries(View2<S> qkv) const { return device::columns(qkv, 0, sizes_.heads * sizes_.head_dim); }
+  View2<S> keys(View2<S> qkv) const {
+    auto const n = sizes_.heads * sizes_.head_dim;
+    return device::columns(qkv, n, 2 * n);
+  }
+  View2<S> values(View2<S> qkv) const {
+    auto const n = sizes_.heads * sizes_.head_dim;
+    return device::columns(qkv, 2 * n, 2 * n + sizes_.heads * heads_.value);
+  }
+  template <class T>
+  View2<T> of_queries(View2<T> latent) const {
+    return device::columns(latent, 0, sizes_.mla.q_rank);
+  }
+  template <class T>
+  View2<T> of_keys_values(View2<T> latent) const {
+    return device::columns(latent, sizes_.mla.q_rank, sizes_.mla.normed());
+  }
+  template <class T>
+  View2<T> shared_keys(View2<T> latent) const {
+    return device::columns(latent, sizes_.mla.normed(), sizes_.mla.latent());
+  }
+
+  kernels::LatentHeadShape heads_;
+  kernels::QkNormShape norm_;
+};
+
+}  // namespace p3d::model
