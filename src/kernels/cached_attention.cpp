@@ -28,6 +28,7 @@ struct CachedForward {
     std::int64_t const row = team.league_rank() / shape.heads, head = team.league_rank() % shape.heads;
     std::int64_t const kv = head / (shape.heads / shape.kv_heads), dim = shape.head_dim, values_dim = shape.values();
     std::int64_t const length = rows.positions(row) + 1;
+    std::int64_t const stride = texts.value_stride > 0 ? texts.value_stride : values_dim;
     int const key_columns = static_cast<int>(dim), columns = static_cast<int>(values_dim);
     std::int64_t const cache = texts.text(row) * shape.kv_heads + kv;
     S const* const q = &qkv(row, head * dim);
@@ -42,7 +43,7 @@ struct CachedForward {
     for (std::int64_t key0 = first; key0 < length; key0 += tile) {
       int const count = static_cast<int>(length - key0 < tile ? length - key0 : tile);
       S const* const k = &keys(cache, key0 * dim);
-      S const* const v = &values(cache, key0 * values_dim);
+      S const* const v = &values(cache, key0 * stride);
       tile_rows(team, count, [&](int j) {
         S const* const kj = k + j * dim;
         T const dot = scale * tile_col_sum<T>(team, key_columns, [=](int d) { return T(q[d]) * T(kj[d]); });
@@ -63,7 +64,7 @@ struct CachedForward {
       if constexpr (on_host) {
         tile_cols(team, columns, [=](int d) { y[d] *= shrink; });
         for (int j = 0; j < count; ++j) {
-          S const* const vj = v + j * values_dim;
+          S const* const vj = v + j * stride;
           T const p = score[j];
           tile_cols(team, columns, [=](int d) { y[d] += p * T(vj[d]); });
         }
@@ -73,7 +74,7 @@ struct CachedForward {
           int const first = block * width;
           tile_cols(team, columns - first < width ? columns - first : width, [=](int i) {
             T part = y[first + i] * shrink;
-            for (int j = 0; j < count; ++j) part += score[j] * T(v[j * values_dim + first + i]);
+            for (int j = 0; j < count; ++j) part += score[j] * T(v[j * stride + first + i]);
             y[first + i] = part;
           });
         });
@@ -87,6 +88,20 @@ struct CachedForward {
 };
 
 }  // namespace
+
+template <class S>
+void store_in_cache(ExecSpace const& exec, TokenRows const& rows, CachedTexts const& texts, std::int64_t kv_heads,
+                    View2<S const> from, View2<S> cache) {
+  auto const width = static_cast<std::int64_t>(from.extent(1)) / kv_heads;
+  auto const positions = rows.positions;
+  for_rows(
+      "p3d::kernels::store_in_cache", exec, rows.rows() * kv_heads, KOKKOS_LAMBDA(RowTeam const& team, std::int64_t i) {
+        std::int64_t const row = i / kv_heads, kv = i % kv_heads;
+        S const* const in = &from(row, kv * width);
+        S* const to = &cache(texts.text(row) * kv_heads + kv, positions(row) * width);
+        each(team, width, [=](std::int64_t d) { to[d] = in[d]; });
+      });
+}
 
 template <class S>
 void store_keys_values(ExecSpace const& exec, TokenRows const& rows, AttentionShape const& shape,
@@ -120,6 +135,8 @@ void cached_attention_forward(ExecSpace const& exec, TokenRows const& rows, Atte
 }
 
 #define P3D_INSTANTIATE(S)                                                                                          \
+  template void store_in_cache<S>(ExecSpace const&, TokenRows const&, CachedTexts const&, std::int64_t,             \
+                                  View2<S const>, View2<S>);                                                        \
   template void store_keys_values<S>(ExecSpace const&, TokenRows const&, AttentionShape const&, CachedTexts const&, \
                                      View2<S const>, View2<S>, View2<S>);                                           \
   template void cached_attention_forward<S>(ExecSpace const&, TokenRows const&, AttentionShape const&,              \

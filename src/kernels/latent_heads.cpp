@@ -71,11 +71,26 @@ void split_latent_heads(ExecSpace const& exec, LatentHeadShape const& shape, Vie
       });
 }
 
+template <class S>
+void place_rotating_parts(ExecSpace const& exec, LatentHeadShape const& shape, std::int64_t latent,
+                          View2<S const> queries, View2<S> absorbed) {
+  using A = Acc<S>;
+  for_heads(
+      "p3d::kernels::place_rotating_parts", exec, static_cast<std::int64_t>(queries.extent(0)), shape.heads,
+      KOKKOS_LAMBDA(RowTeam const& team, std::int64_t r, std::int64_t h) {
+        map_row(
+            team, shape.rope, &absorbed(r, h * (latent + shape.rope) + latent), [](S v) { return A(v); },
+            &queries(r, h * shape.key() + shape.nope));
+      });
+}
+
 #define P3D_INSTANTIATE(S)                                                                                      \
   template void join_latent_heads<S>(ExecSpace const&, LatentHeadShape const&, View2<S const>, View2<S const>,  \
                                      View2<S>, View2<S>);                                                       \
   template void split_latent_heads<S>(ExecSpace const&, LatentHeadShape const&, View2<S const>, View2<S const>, \
-                                      View2<S>, View2<S>);
+                                      View2<S>, View2<S>);                                                      \
+  template void place_rotating_parts<S>(ExecSpace const&, LatentHeadShape const&, std::int64_t, View2<S const>, \
+                                        View2<S>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
 P3D_INSTANTIATE(bfloat16)

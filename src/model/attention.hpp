@@ -32,16 +32,20 @@ public:
                       Kokkos::View<double const*, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>(
                           frequencies.data(), frequencies.size()));
   }
-  /// Rotates dimensions from `first` on of each head of queries and keys, which lie head by head in x.
-  void rotate(device::ExecSpace const& exec, kernels::TokenRows const& rows, BlockSizes const& s, std::int64_t first,
+  /// The heads that lie head by head in a matrix, queries first, and the first dimension of each that rotates.
+  struct Heads {
+    std::int64_t queries = 0, keys = 0, width = 0, first = 0;
+  };
+  void rotate(device::ExecSpace const& exec, kernels::TokenRows const& rows, Heads const& heads,
               kernels::Rotation direction, View2<S> x) const {
     if (frequencies_.extent(0) == 0) return;
     auto shape = shape_;
-    shape.heads = s.heads + s.kv_heads;
-    shape.head_dim = s.head_dim;
-    shape.query_heads = s.heads;
+    shape.heads = heads.queries + heads.keys;
+    shape.head_dim = heads.width;
+    shape.query_heads = heads.queries;
     auto const end = static_cast<std::int64_t>(x.extent(1));
-    kernels::rope<S>(exec, rows, shape, frequencies_, direction, first > 0 ? device::columns(x, first, end) : x);
+    kernels::rope<S>(exec, rows, shape, frequencies_, direction,
+                     heads.first > 0 ? device::columns(x, heads.first, end) : x);
   }
 
 private:
@@ -97,6 +101,33 @@ protected:
   void attend_backward(LayerCall<P> const& c) const {
     c.t.attention->backward(context_call(c), kept_qkv(c), c.a.heads, c.a.lse, c.t.dheads, c.t.dqkv);
   }
+  /// Attention of new tokens of texts: stores what is kept of them, then c.a.qkv -> c.a.heads.
+  virtual void attend_cached(LayerCall<P> const& c) const {
+    auto const& cache = *c.cache;
+    auto const shape = cached_shape(c);
+    kernels::store_keys_values<S>(tp_->exec, c.rows, shape, cache.texts, c.a.qkv, cache.keys, cache.values);
+    if (cache.texts.begin)
+      attend_new(c);
+    else
+      kernels::cached_attention_forward<S>(tp_->exec, c.rows, shape, cache.texts, c.a.qkv, cache.keys, cache.values,
+                                           c.a.heads);
+  }
+  /// Attention of the beginning of a text, which sees nothing else.
+  void attend_new(LayerCall<P> const& c) const {
+    c.t.attention->forward(context_call(c), device::flat(c.a.qkv), c.a.heads, c.a.lse);
+  }
+  kernels::AttentionShape cached_shape(LayerCall<P> const& c) const {
+    kernels::AttentionShape shape;
+    shape.samples = c.rows.samples;
+    shape.seq_len = c.rows.seq_len;
+    shape.heads = sizes_.heads;
+    shape.kv_heads = sizes_.kv_heads;
+    shape.head_dim = sizes_.head_dim;
+    shape.value_dim = sizes_.value_dim;
+    shape.scale = scale_;
+    shape.window = window_;
+    return shape;
+  }
   using LinearSubLayer<P>::tp_;
   using LinearSubLayer<P>::sizes_;
   Rotary<S> rotary_;
@@ -112,24 +143,6 @@ private:
     call.documents = c.rows.documents;
     if (trains(c.kind)) call.dropout = probability_dropout_;
     return call;
-  }
-  void attend_cached(LayerCall<P> const& c) const {
-    auto const& cache = *c.cache;
-    kernels::AttentionShape shape;
-    shape.samples = c.rows.samples;
-    shape.seq_len = c.rows.seq_len;
-    shape.heads = sizes_.heads;
-    shape.kv_heads = sizes_.kv_heads;
-    shape.head_dim = sizes_.head_dim;
-    shape.value_dim = sizes_.value_dim;
-    shape.scale = scale_;
-    shape.window = window_;
-    kernels::store_keys_values<S>(tp_->exec, c.rows, shape, cache.texts, c.a.qkv, cache.keys, cache.values);
-    if (cache.texts.begin)
-      c.t.attention->forward(context_call(c), device::flat(c.a.qkv), c.a.heads, c.a.lse);
-    else
-      kernels::cached_attention_forward<S>(tp_->exec, c.rows, shape, cache.texts, c.a.qkv, cache.keys, cache.values,
-                                           c.a.heads);
   }
   /// The whole memory of c.a.qkv, as context parallelism keeps it.
   View1<S> kept_qkv(LayerCall<P> const& c) const {
@@ -173,14 +186,17 @@ private:
     parallel::column_linear_forward<S>(*tp_, normed, c.w.qkv.value, c.w.qkv_bias.value, c.a.qkv);
     if (sizes_.qk_norms > 0)
       parallel::qk_norm_forward<S>(*tp_, norm_, norm_weights(c), c.t.qk_sums, c.a.qkv, c.a.qk, c.a.qk_scale);
-    this->rotary_.rotate(tp_->exec, c.rows, sizes_, 0, kernels::Rotation::forward, c.a.qkv);
+    rotate(c, kernels::Rotation::forward, c.a.qkv);
   }
   void apply_backward(LayerCall<P> const& c, Sums& sums) const override {
     this->attend_backward(c);
-    this->rotary_.rotate(tp_->exec, c.rows, sizes_, 0, kernels::Rotation::backward, c.t.dqkv);
+    rotate(c, kernels::Rotation::backward, c.t.dqkv);
     if (sizes_.qk_norms > 0)
       parallel::qk_norm_backward<S, G>(*tp_, norm_, norm_weights(c), c.t.qk_sums, c.t.dqkv, c.a.qk, c.a.qk_scale,
                                        {c.w.q_norm.grad, c.w.k_norm.grad}, sums);
+  }
+  void rotate(LayerCall<P> const& c, kernels::Rotation direction, View2<S> qkv) const {
+    this->rotary_.rotate(tp_->exec, c.rows, {sizes_.heads, sizes_.kv_heads, sizes_.head_dim, 0}, direction, qkv);
   }
   static kernels::QkNormVectors<S const> norm_weights(LayerCall<P> const& c) {
     return {c.w.q_norm.value, c.w.k_norm.value};

@@ -63,12 +63,27 @@ void DecoderScratch<P>::begin(device::ExecSpace const& exec, DecodedRows const& 
   texts_ = {of_text_, given.begin, capacity};
 }
 
+namespace {
+
+/// What a rank keeps of a token in one layer: the heads, and the widths of a key and a value.
+struct CacheSizes {
+  std::int64_t heads = 0, key = 0, value = 0;
+};
+CacheSizes cache_of(config::Config const& c) {
+  auto const s = layout::block_sizes_of(c, 1);
+  if (s.mla.kv_rank > 0) return {1, s.mla.kv_rank + s.mla.rope_dim, 0};  // latents serve all heads
+  return {s.kv_heads, s.head_dim, s.value_dim};
+}
+
+}  // namespace
+
 template <class P>
 std::size_t Decoder<P>::bytes(config::Config const& c, layout::StageMap const& stages, int stage, std::int64_t texts,
                               std::int64_t capacity) {
-  auto const s = layout::block_sizes_of(c, 1);
-  auto const tokens = texts * s.kv_heads * capacity;  // of all heads
-  return static_cast<std::size_t>(stages.num_layers(stage) * tokens * (s.head_dim + s.value_dim)) * sizeof(S);
+  auto const cache = cache_of(c);
+  return static_cast<std::size_t>(stages.num_layers(stage) * texts * cache.heads * capacity *
+                                  (cache.key + cache.value)) *
+         sizeof(S);
 }
 
 template <class P>
@@ -79,21 +94,28 @@ Decoder<P>::Decoder(config::Config const& c, layout::StageMap const& stages, int
       divided_(c.divides_vocabulary()),
       tp_(&tp),
       scratch_(&scratch),
+      texts_(texts),
       final_norm_(c),
       embedding_multiplier_(c.model.embedding_multiplier),
       logits_scaling_(c.model.logits_scaling),
       vocab_(divided_ ? parallel::vocab_shard(c.model.vocab_size, c.parallel.pp * tp.size(),
                                               stages.pipeline_rank(stage) * tp.size() + tp.rank())
                       : parallel::vocab_shard(c.model.vocab_size, tp)),
-      cache_rows_(texts * layout::block_sizes_of(c, 1).kv_heads),
-      key_columns_(capacity * c.model.head_dim()),
-      value_columns_(capacity * c.model.value_dim()),
+      cache_rows_(texts * cache_of(c).heads),
+      key_columns_(capacity * cache_of(c).key),
+      value_columns_(capacity * cache_of(c).value),
       caches_("p3d::model::keys_values", bytes(c, stages, stage, texts, capacity) / sizeof(S)) {
   P3D_REQUIRE(!tp.sequence, "a decoder's rows are whole on every rank");
   auto const range = stages.layers(stage);
   for (auto l = range.begin; l < range.end; ++l) blocks_.emplace_back(c, tp, static_cast<int>(l));
   if (last_)
     picked_ = device::Owned1<S>("p3d::model::decoded_last_rows", static_cast<std::size_t>(texts * c.model.hidden));
+  if (auto const s = layout::block_sizes_of(c, texts); s.mla.kv_rank > 0) {
+    auto const rows = static_cast<std::size_t>(texts * s.heads), latent = static_cast<std::size_t>(s.mla.kv_rank);
+    queries_ =
+        device::Owned1<S>("p3d::model::decoded_queries", rows * (latent + static_cast<std::size_t>(s.mla.rope_dim)));
+    outputs_ = device::Owned1<S>("p3d::model::decoded_outputs", rows * latent);
+  }
   bool const has_logits = divided_ ? stages.stages_of(stages.pipeline_rank(stage)).front() == stage : last_;
   if (has_logits)
     logits_ = device::Owned1<S>("p3d::model::decoded_logits", static_cast<std::size_t>(texts * vocab_.rows));
@@ -108,11 +130,15 @@ void Decoder<P>::forward(StageWeights<P> const& w) {
     if (w.positions.value.extent(0) > 0) kernels::position_forward<S>(tp_->exec, t.rows(), w.positions.value, x);
     kernels::multiply<S>(tp_->exec, embedding_multiplier_, x, x);
   }
+  auto const n = t.texts().begin ? 0 : t.rows().rows();
+  auto const part = [&](device::Owned1<S> const& v) {
+    return View2<S>(v.data(), n, static_cast<std::int64_t>(v.size()) / texts_);
+  };
   auto const keys = cache_rows_ * key_columns_, both = keys + cache_rows_ * value_columns_;
   for (std::size_t l = 0; l < blocks_.size(); ++l) {
     S* const place = caches_.data() + static_cast<std::int64_t>(l) * both;
     KeyValueCache<P> const cache{t.texts(), View2<S>(place, cache_rows_, key_columns_),
-                                 View2<S>(place + keys, cache_rows_, value_columns_)};
+                                 View2<S>(place + keys, cache_rows_, value_columns_), part(queries_), part(outputs_)};
     blocks_[l].forward({w.layers[l], t.rows(), RoutePass::decoding, x, t.saved(), t.block(), {}, true, &cache}, x);
   }
 }

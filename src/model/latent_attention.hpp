@@ -62,14 +62,15 @@ private:
     auto const latent = arriving.wait();
     if (queries_have_latent())
       parallel::column_linear_forward<S>(*tp_, of_queries<S const>(latent), c.w.q_up.value, {}, queries(c.a.qkv));
+    if (absorbs(c)) return rotate(c, kernels::Rotation::forward, 0, c.a.qkv);
     parallel::column_linear_forward<S>(*tp_, of_keys_values<S const>(latent), c.w.kv_up.value, {}, c.t.kv_heads);
     kernels::join_latent_heads<S>(tp_->exec, heads_, c.t.kv_heads, shared_keys<S const>(latent), keys(c.a.qkv),
                                   values(c.a.qkv));
-    rotate(c, kernels::Rotation::forward, c.a.qkv);
+    rotate(c, kernels::Rotation::forward, sizes_.heads, c.a.qkv);
   }
   void apply_backward(LayerCall<P> const& c, Sums& /*sums*/) const override {
     this->attend_backward(c);
-    rotate(c, kernels::Rotation::backward, c.t.dqkv);
+    rotate(c, kernels::Rotation::backward, sizes_.heads, c.t.dqkv);
   }
   void project_backward(LayerCall<P> const& c, bool weights, parallel::WholeRows<S> normed, Sums& sums) const override {
     auto const ends = this->ends(c);
@@ -120,8 +121,49 @@ private:
     kernels::split_latent_heads<S>(tp_->exec, heads_, keys(dqkv), values(dqkv), c.t.kv_heads,
                                    shared_keys<S>(c.t.dlatent));
   }
-  void rotate(LayerCall<P> const& c, kernels::Rotation direction, View2<S> qkv) const {
-    this->rotary_.rotate(tp_->exec, c.rows, sizes_, heads_.nope, direction, qkv);
+  /// Rotates all queries of qkv, and the keys of so many heads.
+  void rotate(LayerCall<P> const& c, kernels::Rotation direction, std::int64_t keys, View2<S> qkv) const {
+    this->rotary_.rotate(tp_->exec, c.rows, {sizes_.heads, keys, sizes_.head_dim, heads_.nope}, direction, qkv);
+  }
+
+  /// True where queries meet the latents of a cache.
+  static bool absorbs(LayerCall<P> const& c) { return c.cache && !c.cache->texts.begin; }
+  /// A cache keeps of a token its latent of keys and values, and behind it the part of keys that heads share, rotated.
+  /// A query q without positions meets the latent c as (kv_up^T q) c, and kv_up multiplies the weighted sum of latents
+  /// (arXiv 2405.04434, section 2.1.2): no key or value of an earlier token is made again.
+  void attend_cached(LayerCall<P> const& c) const override {
+    auto const& cache = *c.cache;
+    auto const& mla = sizes_.mla;
+    this->rotary_.rotate(tp_->exec, c.rows, {0, 1, mla.rope_dim, 0}, kernels::Rotation::forward,
+                         shared_keys<S>(c.a.latent));
+    auto const kept = device::columns(c.a.latent, mla.q_rank, mla.latent());
+    kernels::store_in_cache<S>(tp_->exec, c.rows, cache.texts, 1, kept, cache.keys);
+    if (!absorbs(c)) return this->attend_new(c);
+    auto const rank = mla.kv_rank, width = rank + mla.rope_dim;
+    auto const q = queries(c.a.qkv);
+    for (std::int64_t h = 0; h < sizes_.heads; ++h) {
+      auto const nope = device::columns(q, h * heads_.key(), h * heads_.key() + heads_.nope);
+      parallel::row_linear_backward_input<S>(*tp_, nope, up_rows(c, h, 0, heads_.nope),
+                                             device::columns(cache.queries, h * width, h * width + rank));
+    }
+    kernels::place_rotating_parts<S>(tp_->exec, heads_, rank, q, cache.queries);
+    auto shape = this->cached_shape(c);
+    shape.kv_heads = 1;
+    shape.head_dim = width;
+    shape.value_dim = rank;
+    auto texts = cache.texts;
+    texts.value_stride = width;  // the values are the latents in front of the keys' rotated parts
+    kernels::cached_attention_forward<S>(tp_->exec, c.rows, shape, texts, cache.queries, cache.keys, cache.keys,
+                                         cache.outputs);
+    for (std::int64_t h = 0; h < sizes_.heads; ++h)
+      parallel::column_linear_forward<S>(*tp_, device::columns(cache.outputs, h * rank, (h + 1) * rank),
+                                         up_rows(c, h, heads_.nope, heads_.both()), {},
+                                         device::columns(c.a.heads, h * heads_.value, (h + 1) * heads_.value));
+  }
+  /// Rows [begin, end) of those of kv_up that belong to a head.
+  View2<S const> up_rows(LayerCall<P> const& c, std::int64_t head, std::int64_t begin, std::int64_t end) const {
+    auto const first = head * heads_.both();
+    return device::rows<S const>(c.w.kv_up.value, first + begin, first + end);
   }
   static kernels::QkNormVectors<S const> norm_weights(LayerCall<P> const& c) {
     return {c.w.q_latent.value, c.w.kv_latent.value};

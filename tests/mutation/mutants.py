@@ -251,7 +251,7 @@ MODEL = [
      "c.a.raw_latent, c.a.latent_scale);", "", "model_sublayers_np1"),
     ("latent_attention.hpp", "auto sum = parallel::start_sum_rows<S>(*tp_, c.t.dlatent);", "comm::Request sum;",
      "model_sublayers_np2"),
-    ("latent_attention.hpp", "sizes_, heads_.nope, direction, qkv);", "sizes_, 0, direction, qkv);",
+    ("latent_attention.hpp", "keys, sizes_.head_dim, heads_.nope}", "keys, sizes_.head_dim, 0}",
      "model_sublayers_np1"),
     ("latent_attention.hpp", "Kokkos::deep_copy(tp_->exec, c.a.raw_latent, own);  // the weight part reads it", ";",
      "model_sublayers_np1"),

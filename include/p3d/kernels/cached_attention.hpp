@@ -16,7 +16,14 @@ struct CachedTexts {
   View1<int const> text;      ///< [rows]: the text that each row continues
   bool begin = false;         ///< the rows are the beginning of one text, from position 0: its cache was empty
   std::int64_t capacity = 0;  ///< positions that one cache row has memory for
+  /// Elements from the values of one position to those of the next; 0: values(). Values may be a part of the keys.
+  std::int64_t value_stride = 0;
 };
+
+/// Copies `from` [rows, kv_heads width] into one cache [texts kv_heads, capacity width].
+template <class S>
+void store_in_cache(ExecSpace const& exec, TokenRows const& rows, CachedTexts const& texts, std::int64_t kv_heads,
+                    View2<S const> from, View2<S> cache);
 
 /// Copies the keys and values of qkv into the caches. The cache of keys is [texts kv_heads, capacity
 /// head_dim], that of values [texts kv_heads, capacity values()].

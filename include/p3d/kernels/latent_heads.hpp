@@ -31,4 +31,11 @@ template <class S>
 void split_latent_heads(ExecSpace const& exec, LatentHeadShape const& shape, View2<S const> keys, View2<S const> values,
                         View2<S> both, View2<S> shared);
 
+/// Copies the rotating part of each head of `queries` [rows, heads key()] behind the `latent` columns of each head of
+/// `absorbed` [rows, heads (latent + rope)]: a query that meets latents has them in place of its part without
+/// positions.
+template <class S>
+void place_rotating_parts(ExecSpace const& exec, LatentHeadShape const& shape, std::int64_t latent,
+                          View2<S const> queries, View2<S> absorbed);
+
 }  // namespace p3d::kernels

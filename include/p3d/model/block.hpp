@@ -46,6 +46,9 @@ template <class P>
 struct KeyValueCache {
   kernels::CachedTexts texts;
   View2<typename P::Storage> keys, values;  ///< as kernels::store_keys_values fills them
+  /// Latent attention keeps latents in `keys`, no `values`, and works in these: [rows, heads (latent + rotating part)],
+  /// [rows, heads latent].
+  View2<typename P::Storage> queries{}, outputs{};
 };
 
 /// One call of a layer: what it works on, and in which memory. Matrices of the stream have the rank's own rows.

@@ -66,7 +66,7 @@ private:
   BlockScratch<P> block_;
 };
 
-/// The layers of one stage, with the keys and values of the texts that it has read.
+/// The layers of one stage, with the keys and values, or the latents, of the texts that it has read.
 template <class P>
 class Decoder {
 public:
@@ -97,12 +97,14 @@ private:
   bool first_, last_, divided_;
   parallel::TensorParallel* tp_;
   DecoderScratch<P>* scratch_;
+  std::int64_t texts_;
   std::vector<TransformerBlock<P>> blocks_;
   NormLayer<P> final_norm_;
   double embedding_multiplier_, logits_scaling_;
   parallel::VocabShard vocab_;
   std::int64_t cache_rows_, key_columns_, value_columns_;  ///< shapes of the caches of a layer
   device::Owned1<S> caches_;                               ///< keys, then values, of layer after layer
+  device::Owned1<S> queries_, outputs_;                    ///< KeyValueCache, of as many rows as there are texts
   device::Owned1<S> picked_, logits_;
 };
 

@@ -59,6 +59,39 @@ TEST_P(CachedAttention, In16BitsIsTheOneInDoubleRoundedOnce) {
   check_16_bits<float16>(GetParam());
 }
 
+// Latent attention keeps one vector of a token: keys read all of it, values its first part.
+TEST(CachedAttention, ValuesMayBeAPartOfTheKeys) {
+  std::int64_t const texts = 2, capacity = 9, heads = 3, dim = 5, value = 3, places = 7;
+  kernels::AttentionShape shape;
+  shape.heads = heads, shape.kv_heads = 1, shape.head_dim = dim, shape.value_dim = value, shape.scale = 0.4;
+  auto const queries = random_values("queries", texts * places * heads * dim),
+             kept = random_values("kept", texts * places * dim);
+  auto const keys = matrix_of<double>(texts, capacity * dim, Vec(texts * capacity * dim, 7.0)),
+             alone = matrix_of<double>(texts, capacity * dim, Vec(texts * capacity * dim, -7.0)),
+             values = matrix_of<double>(texts, capacity * value, Vec(texts * capacity * value, 3.0));
+  for (std::int64_t p = 0; p < places; ++p) {
+    Vec row, one;
+    for (std::int64_t t = 0; t < texts; ++t) {
+      auto const q = queries.begin() + (t * places + p) * heads * dim, k = kept.begin() + (t * places + p) * dim;
+      row.insert(row.end(), q, q + heads * dim), row.insert(row.end(), k, k + dim);
+      row.insert(row.end(), k, k + value), one.insert(one.end(), k, k + dim);
+    }
+    auto const text = ints_of({1, 0}), positions = ints_of({static_cast<int>(p), static_cast<int>(p)});
+    kernels::TokenRows rows{0, texts, 1};
+    rows.positions = positions;
+    kernels::CachedTexts at{text, false, capacity};
+    auto const qkv = matrix_of<double>(texts, heads * dim + dim + value, row);
+    auto const y = matrix_of<double>(texts, heads * value, Vec(texts * heads * value)),
+               z = matrix_of<double>(texts, heads * value, Vec(texts * heads * value, 1.0));
+    kernels::store_keys_values<double>(ExecSpace(), rows, shape, at, qkv, keys, values);
+    kernels::cached_attention_forward<double>(ExecSpace(), rows, shape, at, qkv, keys, values, y);
+    kernels::store_in_cache<double>(ExecSpace(), rows, at, 1, matrix_of<double>(texts, dim, one), alone);
+    at.value_stride = dim;
+    kernels::cached_attention_forward<double>(ExecSpace(), rows, shape, at, qkv, alone, alone, z);
+    EXPECT_EQ(host(z), host(y)) << p;
+  }
+}
+
 Case windowed(Case c, std::int64_t window) {
   c.window = window;
   return c;

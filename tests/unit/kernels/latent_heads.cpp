@@ -87,4 +87,17 @@ TEST(LatentHeads, AreJoinedAndSplit) {
   }
 }
 
+TEST(LatentHeads, RotatingPartsStandBehindLatents) {
+  Case const c{3, 2, 3, 4, 1};
+  std::int64_t const latent = 5, key = c.nope + c.rope, width = latent + c.rope;
+  auto const q = random_values("queries", c.rows * c.heads * key);
+  Vec expected = random_values("absorbed", c.rows * c.heads * width);
+  auto const absorbed = matrix_of<double>(c.rows, c.heads * width, expected);
+  kernels::place_rotating_parts<double>(ExecSpace(), c.shape(), latent, matrix_of<double>(c.rows, c.heads * key, q),
+                                        absorbed);
+  for (std::int64_t i = 0; i < c.rows * c.heads; ++i)
+    for (std::int64_t d = 0; d < c.rope; ++d) expected[i * width + latent + d] = q[i * key + c.nope + d];
+  EXPECT_EQ(host(absorbed), expected);
+}
+
 }  // namespace latent_heads_test
