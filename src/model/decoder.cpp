@@ -65,7 +65,7 @@ void DecoderScratch<P>::begin(device::ExecSpace const& exec, DecodedRows const& 
 
 namespace {
 
-/// What a rank keeps of a token in one layer: the heads, and the widths of a key and a value.
+/// The sizes of a cache: heads of a rank, and the widths of a key and a value.
 struct CacheSizes {
   std::int64_t heads = 0, key = 0, value = 0;
 };
