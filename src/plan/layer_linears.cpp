@@ -32,7 +32,7 @@ std::vector<Linear> linears_of(config::Config const& c, std::int64_t layer, doub
   auto out = attention_linears(c, tokens);
   auto const mlp = [&](double ffn, double rows, double count) {
     out.push_back({gates * ffn, width, rows, count});
-    out.push_back({width, ffn, rows, count});
+    out.push_back({.n = width, .k = ffn, .rows = rows, .count = count, .ends_layer = true});
   };
   if (!m.has_experts(layer)) {
     mlp(real(m.ffn) / tp, tokens, 1);

@@ -12,7 +12,8 @@ namespace p3d::plan {
 /// Linears of a layer on one rank that are one launch: `count` times [rows, k] x [k, n].
 struct Linear {
   double n = 0, k = 0, rows = 0, count = 1;
-  bool fp8 = true;  ///< in fp8 where the generation has it
+  bool fp8 = true;          ///< in fp8 where the generation has it
+  bool ends_layer = false;  ///< its result joins the residual stream last
 };
 
 /// All linears of a layer, for a microbatch of so many tokens on a rank.

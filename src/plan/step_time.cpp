@@ -4,6 +4,7 @@
 #include <p3d/plan/step_time.hpp>
 
 #include "plan/layer_linears.hpp"
+#include "plan/layer_time.hpp"
 #include "plan/step_finish.hpp"
 
 #include <p3d/base/enum_names.hpp>
@@ -27,29 +28,6 @@
 #include <vector>
 
 namespace p3d::plan {
-
-/// Seconds of one pass of a layer by part. Launches hide behind work in part.
-struct Pass {
-  double gemm_input = 0, gemm_weight = 0;  ///< GEMMs of backward; forward has its own in gemm_input
-  double attention = 0, memory = 0, tensor = 0, context = 0, experts = 0, launches = 0;
-  double work() const { return gemm_input + gemm_weight + attention + memory + tensor + context + experts; }
-  double whole() const { return work() + launches; }
-};
-
-/// Times and sizes of a layer on one rank, for a microbatch, that do not depend on recomputation and sharding.
-struct LayerPasses {
-  Pass forward, backward;
-  double parameters = 0;  ///< of a rank, without those of experts
-  double expert_parameters = 0;
-};
-
-/// Times of a layer on one rank with what recomputation, sharding and the number of microbatches add.
-struct LayerTime : LayerPasses {
-  double remade = 0;      ///< seconds of what backward remakes
-  double accumulate = 0;  ///< seconds in which a microbatch's gradients are added to those before it
-  double gathers = 0;     ///< seconds that forward and backward wait for divided weights and gradients
-  double seconds() const { return forward.whole() + backward.whole() + remade + accumulate + gathers; }
-};
 
 /// Times and sizes that layouts of one model share. Layers are of one kind where only their place differs.
 struct StepPredictor::Memory {
@@ -101,7 +79,7 @@ private:
   /// The seconds that launches add to so much work.
   double added(double work, double launches) const;
 
-  double gemms(std::int64_t layer, bool weight, bool input) const;
+  double gemms(std::int64_t layer, bool weight, bool input, bool last = false) const;
   LayerPasses layer_passes(std::int64_t layer) const;
   LayerTime layer_time(LayerPasses const& passes) const;
   double attention_products(std::int64_t layer) const;
@@ -187,10 +165,12 @@ double StepModel::added(double work, double launches) const {
   return work * (std::pow(1 + std::pow(floor / work, k_.overlap), 1 / k_.overlap) - 1);
 }
 
-/// Seconds of a layer's linears in one pass: forward; or, for backward, the gradients of inputs or of weights.
-double StepModel::gemms(std::int64_t layer, bool weight, bool input) const {
+/// Seconds of a layer's linears in one pass: forward; or, for backward, the gradients of inputs or of weights. `last`:
+/// of those that end the layer.
+double StepModel::gemms(std::int64_t layer, bool weight, bool input, bool last) const {
   double sum = 0;
   for (auto const& l : linears_of(c_, layer, tokens_)) {
+    if (last && !l.ends_layer) continue;
     bool const fp8 = fp8_ && l.fp8;
     GemmType const type{fp8 ? cluster_.device.fp8 : peak_, weight, fp8};
     sum += weight  ? gemm_seconds(cluster_, type, l.n, l.k, l.rows, l.count)
@@ -278,6 +258,7 @@ LayerPasses StepModel::layer_passes(std::int64_t layer) const {
   f.gemm_input = gemms(layer, false, false);
   b.gemm_input = gemms(layer, false, true);
   b.gemm_weight = gemms(layer, true, false);
+  out.last = gemms(layer, false, false, true);
   double const products = attention_products(layer);
   double const scores = static_cast<double>(m.heads) / tp() * tokens_ * keys_per_query(c_, layer, Keys::all);
   double const softmax = memory_seconds(cluster_, k_.score_bytes * scores, 2 * scores);
@@ -310,10 +291,17 @@ LayerPasses StepModel::layer_passes(std::int64_t layer) const {
 }
 
 LayerTime StepModel::layer_time(LayerPasses const& passes) const {
-  LayerTime out{passes};
+  LayerTime out{passes, {}};
   auto const& f = out.forward;
-  bool const attention_again = c_.memory.recompute == config::Recompute::list && c_.memory.recompute_ops.attention;
-  out.remade = c_.memory.recompute == config::Recompute::full ? f.whole() : attention_again ? f.attention : 0;
+  auto const& m = c_.memory;
+  if (m.recompute == config::Recompute::full) out.remade = f;
+  if (m.recompute == config::Recompute::list && m.recompute_ops.attention) out.remade.attention = f.attention;
+  // p3d needs the output of the last linears again only where a norm follows (layout/recompute.hpp). Megatron remakes
+  // the whole layer.
+  if (m.recompute == config::Recompute::full && k_.host && !c_.model.norms_after()) {
+    out.remade.gemm_input -= out.last;
+    out.remade.tensor *= c_.parallel.sequence ? 0.75 : 0.5;
+  }
   out.accumulate = accumulate_seconds(out.parameters + out.expert_parameters);
   out.gathers = gathers(out);
   return out;
@@ -335,7 +323,7 @@ double StepModel::gathers(LayerTime const& t) const {
   auto const longer = [&](double pass, double comm) {
     return std::max(pass * (1 + k_.shared_units * std::min(1.0, comm / pass)), comm) - pass;
   };
-  return longer(t.forward.whole(), gather) + longer(t.backward.whole() + t.remade, gather + scatter);
+  return longer(t.forward.whole(), gather) + longer(t.backward.whole() + t.remade.whole(), gather + scatter);
 }
 
 /// Output layer and loss of a microbatch, forward and backward, without the sum of gradients.
@@ -384,7 +372,7 @@ double StepModel::data_seconds(Layers const& layers, double parameters, double e
                             : times * gather(k_.reduced_bytes);
   double const tail = shard == config::Shard::none ? 0 : gather(bytes_);
   if (!k_.overlaps_gradients) return reduce + tail;
-  double const backward = sum(layers, [](auto const& t) { return t.backward.whole() + t.remade; });
+  double const backward = sum(layers, [](auto const& t) { return t.backward.whole() + t.remade.whole(); });
   double const forward = sum(layers, [](auto const& t) { return t.forward.whole(); });
   double const exposed = std::max(k_.shared_units * reduce, reduce - times * backward) + reduce / number / times;
   return std::min(exposed, reduce) + std::max(tail - forward, tail / number);
@@ -465,7 +453,7 @@ double StepModel::bubble_seconds(double longest, double all, double head, double
         {.forward = sum(layers, [](auto const& t) { return t.forward.whole() + t.gathers / 2; }) + first / 2 + last / 3,
          .input = sum(layers,
                       [&](auto const& t) {
-                        return t.backward.whole() + t.remade + t.gathers / 2 - t.backward.gemm_weight;
+                        return t.backward.whole() + t.remade.whole() + t.gathers / 2 - t.backward.gemm_weight;
                       }) +
                   last / 3,
          .weight = sum(layers, weight) + first / 2 + last / 3});
@@ -523,20 +511,21 @@ StepTime StepModel::predict(bool simulated) {
   parameters += roots + static_cast<double>(m.seq_len) * width_;
 
   StepTime out;
-  bool const full = c_.memory.recompute == config::Recompute::full;
-  bool const attention_again = c_.memory.recompute == config::Recompute::list && c_.memory.recompute_ops.attention;
-  double const passes = full ? 2 : 1, n = microbatches_;
+  double const n = microbatches_;
   auto const add = [&](P part, auto const& of) { out[part] = n * sum(longest, of); };
-  add(P::gemm_forward, [&](auto const& t) { return passes * t.forward.gemm_input; });
+  auto const add_pass = [&](P part, double Pass::*of) {
+    add(part, [&](auto const& t) { return t.forward.*of + t.remade.*of + t.backward.*of; });
+  };
+  add(P::gemm_forward, [](auto const& t) { return t.forward.gemm_input + t.remade.gemm_input; });
   add(P::gemm_input, [](auto const& t) { return t.backward.gemm_input; });
   add(P::gemm_weight, [](auto const& t) { return t.backward.gemm_weight; });
-  add(P::attention,
-      [&](auto const& t) { return (passes + (attention_again ? 1 : 0)) * t.forward.attention + t.backward.attention; });
-  add(P::memory, [&](auto const& t) { return passes * t.forward.memory + t.backward.memory + t.accumulate; });
-  add(P::tensor, [&](auto const& t) { return passes * t.forward.tensor + t.backward.tensor; });
-  add(P::context, [&](auto const& t) { return passes * t.forward.context + t.backward.context; });
-  add(P::experts, [&](auto const& t) { return passes * t.forward.experts + t.backward.experts; });
-  add(P::launches, [&](auto const& t) { return passes * t.forward.launches + t.backward.launches; });
+  add_pass(P::attention, &Pass::attention);
+  add_pass(P::memory, &Pass::memory);
+  out[P::memory] += n * sum(longest, [](auto const& t) { return t.accumulate; });
+  add_pass(P::tensor, &Pass::tensor);
+  add_pass(P::context, &Pass::context);
+  add_pass(P::experts, &Pass::experts);
+  add_pass(P::launches, &Pass::launches);
   add(P::weights, [](auto const& t) { return t.gathers; });
   out[P::head] = n * (longest_seconds - sum(longest, [](auto const& t) { return t.seconds(); }));
   if (p.pp > 1)

@@ -105,6 +105,22 @@ TEST(StepTime, ExchangesOfKeysByDirection) {
   EXPECT_NEAR(seconds("full") / seconds("none"), 4.0 / 3, 1e-9);
 }
 
+// A layer's last linear is not made again by p3d on hosts, unless a norm follows: a third of a GPT layer's weights in
+// all.
+TEST(StepTime, FullRecomputationOfHostsLeavesOutTheLastLinear) {
+  auto const remade = [](char const* kernels, char const* placement) {
+    auto const seconds = [&](char const* recompute) {
+      return plan::predict_step(input(with(gpt(8, 1024, 16, 512), {std::string("memory.recompute=") + recompute,
+                                                                   std::string("model.norm_placement=") + placement})),
+                                cluster("dgx-h100"), plan::kernels_of(kernels, ""))[TimePart::gemm_forward];
+    };
+    return seconds("full") / seconds("none") - 1;
+  };
+  EXPECT_NEAR(remade("host", "pre"), 2.0 / 3, 0.05);
+  EXPECT_NEAR(remade("host", "post"), 1.0, 0.05);
+  EXPECT_NEAR(remade("flash", "pre"), 1.0, 0.05);
+}
+
 // A model of DeepSeek-V3's sizes: ranks of tp exchange latents of 2,112 numbers a token where they would exchange
 // 7,168.
 TEST(StepTime, LatentAttentionExchangesLatents) {
