@@ -30,8 +30,9 @@ struct Key {
   std::string full() const { return section + "." + name; }
 };
 
-/// Adds the keys of [model.moe].
+/// Adds the keys of [model.mla].
 void add_mla(std::vector<Key>& table);
+/// Adds the keys of [model.moe].
 void add_moe(std::vector<Key>& table);
 /// Adds the keys of [pipeline].
 void add_pipeline(std::vector<Key>& table);

@@ -20,7 +20,8 @@ void check_latent_attention(Check const& c) {
   if (!a.on()) {
     for (auto const& [key, size] : {std::pair{"model.mla.q_lora_rank", a.q_lora_rank},
                                     {"model.mla.qk_nope_head_dim", a.qk_nope_head_dim},
-                                    {"model.mla.qk_rope_head_dim", a.qk_rope_head_dim}}) {
+                                    {"model.mla.qk_rope_head_dim", a.qk_rope_head_dim},
+                                    {"model.mla.v_head_dim", a.v_head_dim}}) {
       if (size == 0) continue;
       c.error({key, "model.mla.kv_lora_rank"}, "a model.mla.kv_lora_rank: the other keys of model.mla belong to it",
               fmt::format("{} {}, kv_lora_rank 0", std::string_view(key).substr(10), size),
@@ -44,10 +45,11 @@ void check_latent_attention(Check const& c) {
     c.error({"model.head_dim", "model.mla.qk_nope_head_dim", "model.mla.qk_rope_head_dim"},
             "model.head_dim the sum of qk_nope_head_dim and qk_rope_head_dim",
             fmt::format("{} for {} + {}", m.head_dim(), a.qk_nope_head_dim, a.qk_rope_head_dim),
-            "remove model.head_dim: it follows");
+            fmt::format("set model.head_dim to {}", a.qk_nope_head_dim + a.qk_rope_head_dim));
   if (c.known({"model.heads", "model.kv_heads"}) && m.kv_heads != m.heads)
     c.error({"model.kv_heads", "model.heads"}, "as many heads of keys and values as of queries with model.mla",
-            fmt::format("heads {}, kv_heads {}", m.heads, m.kv_heads), "remove model.kv_heads");
+            fmt::format("heads {}, kv_heads {}", m.heads, m.kv_heads),
+            fmt::format("set model.kv_heads to {}", m.heads));
   if (c.known({"model.position"}) && m.position != Position::rope)
     c.error({"model.position", "model.mla.kv_lora_rank"}, "model.position = \"rope\" with model.mla",
             fmt::format("position \"{}\"", to_string(m.position)), "set model.position to \"rope\"");

@@ -18,6 +18,7 @@
 #include <charconv>
 #include <cstring>
 #include <set>
+#include <span>
 #include <utility>
 
 namespace p3d::io {
@@ -63,6 +64,15 @@ void transpose(void const* in, std::int64_t rows, std::int64_t cols, void* out, 
 Tensor const* find(Safetensors const& files, std::string_view name) {
   auto const* tensor = files.find(name);
   return tensor || !name.starts_with(gpt2_prefix) ? tensor : files.find(name.substr(gpt2_prefix.size()));
+}
+
+}  // namespace
+
+namespace {
+
+template <class T>
+void subtract(std::span<T> from, double offset) {
+  for (auto& x : from) x -= static_cast<T>(offset);
 }
 
 }  // namespace
@@ -151,6 +161,25 @@ void ModelWeights::read(std::string const& parameter, layout::Range rows, layout
     read_part(place, some, cols, as,
               static_cast<char*>(out) + static_cast<std::size_t>(done * cols.size()) * size_of(as));
   });
+  if (!parameter.ends_with(".moe.router.bias")) return;
+  double const offset = common_offset(tensor_of(layout_.tensors[all.tensor]));
+  auto const count = static_cast<std::size_t>(rows.size() * cols.size());
+  if (as == Element::float32)
+    subtract(std::span(static_cast<float*>(out), count), offset);
+  else
+    subtract(std::span(static_cast<double*>(out), count), offset);
+}
+
+double ModelWeights::common_offset(Tensor const& biases) {
+  std::vector<double> all(static_cast<std::size_t>(biases.elements()));
+  reader_.read(biases, 0, biases.elements(), Element::float64, all.data());
+  double mean = 0;
+  for (auto b : all) mean += b / static_cast<double>(all.size());
+  mean = static_cast<double>(static_cast<float>(mean));
+  // A number of fp32 within a factor of 2 of another one has an exact difference to it (Sterbenz).
+  for (auto b : all)
+    if (!(b / mean >= 0.5 && b / mean <= 2.0)) return 0;
+  return mean;
 }
 
 void ModelWeights::read_part(layout::HuggingFacePlace const& place, layout::Range rows, layout::Range cols, Element as,

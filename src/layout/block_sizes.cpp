@@ -86,7 +86,7 @@ BlockSizes block_sizes(config::Config const& c, RankPlace rank, bool on_device) 
     s.mla = {.q_rank = a.q_lora_rank,
              .kv_rank = a.kv_lora_rank,
              .rope_dim = a.qk_rope_head_dim,
-             .kv_heads = s.heads * a.kv_head_dim()};
+             .both = s.heads * a.kv_head_dim()};
   }
   s.ffn = c.model.ffn / tp;
   s.gated = c.model.gated();

@@ -26,7 +26,7 @@ void DecoderScratch<P>::take(Source& source, std::int64_t rows) {
   of_text_ = source.template take<int>(rows);
   positions_ = source.template take<int>(rows);
   for (auto buffer : layout::list(layout::saved_buffers())) saved_.bind(parallel::take<S>(source, buffer, sizes_));
-  for (auto buffer : {Buffer::scratch_branch, Buffer::scratch_qk_sums, Buffer::scratch_kv_heads})
+  for (auto buffer : {Buffer::scratch_branch, Buffer::scratch_qk_sums, Buffer::scratch_kv_both})
     parallel::bind(block_, parallel::take<S>(source, buffer, sizes_));
   if (sizes_.moe.gates_shared) parallel::bind(block_, parallel::take<S>(source, Buffer::scratch_dact, sizes_));
   parallel::take_all<S>(source, sizes_, block_.moe);

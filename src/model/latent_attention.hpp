@@ -63,8 +63,8 @@ private:
     if (queries_have_latent())
       parallel::column_linear_forward<S>(*tp_, of_queries<S const>(latent), c.w.q_up.value, {}, queries(c.a.qkv));
     if (absorbs(c)) return rotate(c, kernels::Rotation::forward, 0, c.a.qkv);
-    parallel::column_linear_forward<S>(*tp_, of_keys_values<S const>(latent), c.w.kv_up.value, {}, c.t.kv_heads);
-    kernels::join_latent_heads<S>(tp_->exec, heads_, c.t.kv_heads, shared_keys<S const>(latent), keys(c.a.qkv),
+    parallel::column_linear_forward<S>(*tp_, of_keys_values<S const>(latent), c.w.kv_up.value, {}, c.t.kv_both);
+    kernels::join_latent_heads<S>(tp_->exec, heads_, c.t.kv_both, shared_keys<S const>(latent), keys(c.a.qkv),
                                   values(c.a.qkv));
     rotate(c, kernels::Rotation::forward, sizes_.heads, c.a.qkv);
   }
@@ -78,7 +78,7 @@ private:
     split_heads(c, c.t.dqkv);
     if (queries_have_latent())
       parallel::row_linear_backward_input<S>(*tp_, dq, c.w.q_up.value, of_queries<S>(c.t.dlatent));
-    parallel::row_linear_backward_input<S>(*tp_, c.t.kv_heads, c.w.kv_up.value, of_keys_values<S>(c.t.dlatent));
+    parallel::row_linear_backward_input<S>(*tp_, c.t.kv_both, c.w.kv_up.value, of_keys_values<S>(c.t.dlatent));
     parallel::WholeRows<S> latent;
     if (weights) latent = parallel::start_gather_rows<S>(*tp_, c.a.latent, c.t.gathered_latent);
     auto sum = parallel::start_sum_rows<S>(*tp_, c.t.dlatent);
@@ -110,15 +110,15 @@ private:
     parallel::linear_backward_weight<S, G>(tp_->exec, c.a.raw_latent, inputs.own(), c.w.latent_down.grad);
   }
 
-  /// The gradients of the matrices that read latents, of which `latent` has all rows. c.t.kv_heads holds its gradient.
+  /// The gradients of the matrices that read latents, of which `latent` has all rows. c.t.kv_both holds its gradient.
   void up_backward_weight(LayerCall<P> const& c, View2<S const> dq, View2<S const> latent) const {
     if (queries_have_latent())
       parallel::linear_backward_weight<S, G>(tp_->exec, dq, of_queries<S const>(latent), c.w.q_up.grad);
-    parallel::linear_backward_weight<S, G>(tp_->exec, c.t.kv_heads, of_keys_values<S const>(latent), c.w.kv_up.grad);
+    parallel::linear_backward_weight<S, G>(tp_->exec, c.t.kv_both, of_keys_values<S const>(latent), c.w.kv_up.grad);
   }
-  /// Gradients of keys and values, in `dqkv`, to those of c.t.kv_heads and of the part of keys that heads share.
+  /// Gradients of keys and values, in `dqkv`, to those of c.t.kv_both and of the part of keys that heads share.
   void split_heads(LayerCall<P> const& c, View2<S> dqkv) const {
-    kernels::split_latent_heads<S>(tp_->exec, heads_, keys(dqkv), values(dqkv), c.t.kv_heads,
+    kernels::split_latent_heads<S>(tp_->exec, heads_, keys(dqkv), values(dqkv), c.t.kv_both,
                                    shared_keys<S>(c.t.dlatent));
   }
   /// Rotates all queries of qkv, and the keys of so many heads.

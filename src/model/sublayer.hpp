@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The sub-layers of a layer: attention, an MLP, routed experts. Each has the same five calls, from its input to its
+// The sub-layers of a layer: attention, an MLP, routed experts. Each has the same calls, from its input to its
 // branch (residual.hpp) and back, so that a layer is a list of them.
 //
-// Over tp a sub-layer makes one sum of N x hidden forward and one backward. Each is an all-reduce; under sequence
+// Over tp a sub-layer makes one sum of N x hidden forward and one backward (latent attention sums latents there:
+// latent_attention.hpp). Each is an all-reduce; under sequence
 // parallelism it is a reduce-scatter and an all-gather (before forward's column-parallel linear, and of the gradient of
 // the row-parallel one), and backward gathers the input of the column-parallel linear once more: only the rank's rows
 // of it are kept. A norm of all queries and keys of a token adds a small sum each way (parallel/qk_norm.hpp).

@@ -16,6 +16,7 @@ struct Pass {
 struct LayerPasses {
   Pass forward, backward;
   double last = 0;        ///< seconds of forward's linears that end the layer
+  double last_sum = 0;    ///< seconds of the sum over tp behind them
   double parameters = 0;  ///< of a rank, without those of experts
   double expert_parameters = 0;
 };

@@ -35,7 +35,7 @@ double stream_numbers(config::Config const& config) {
   return (sums + before + after) * static_cast<double>(m.hidden);
 }
 
-double qk_norm_numbers(config::Config const& config) {
+double attention_copies(config::Config const& config) {
   auto const& m = config.model;
   if (m.mla.on()) {
     // Norms of latents, and heads: keys and values are written by a linear and copied to where attention reads them.

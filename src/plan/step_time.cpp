@@ -197,7 +197,7 @@ double StepModel::memory_traffic(std::int64_t layer) const {
   auto const& p = c_.parallel;
   double const stream = stream_numbers(c_) / (p.sequence ? tp() : 1);
   double const attention =
-      (4 * static_cast<double>(m.heads * (m.head_dim() + m.value_dim())) + qk_norm_numbers(c_)) / tp();
+      (4 * static_cast<double>(m.heads * (m.head_dim() + m.value_dim())) + attention_copies(c_)) / tp();
   auto const top_k = static_cast<double>(m.moe.top_k);
   double mlp = static_cast<double>(m.ffn) / tp(), permute = 0;
   if (m.has_experts(layer)) {
@@ -259,6 +259,7 @@ LayerPasses StepModel::layer_passes(std::int64_t layer) const {
   b.gemm_input = gemms(layer, false, true);
   b.gemm_weight = gemms(layer, true, false);
   out.last = gemms(layer, false, false, true);
+  out.last_sum = all_reduce_seconds(cluster_, tensor_group(), bytes_ * tokens_ * width_) / (p.sequence ? 2 : 1);
   double const products = attention_products(layer);
   double const scores = static_cast<double>(m.heads) / tp() * tokens_ * keys_per_query(c_, layer, Keys::all);
   double const softmax = memory_seconds(cluster_, k_.score_bytes * scores, 2 * scores);
@@ -299,8 +300,9 @@ LayerTime StepModel::layer_time(LayerPasses const& passes) const {
   // p3d needs the output of the last linears again only where a norm follows (layout/recompute.hpp). Megatron remakes
   // the whole layer.
   if (m.recompute == config::Recompute::full && k_.host && !c_.model.norms_after()) {
-    out.remade.gemm_input -= out.last;
-    out.remade.tensor *= c_.parallel.sequence ? 0.75 : 0.5;
+    double const ends = 1.0 / m.recompute_group;  // inside of a group a layer's output is made again, too
+    out.remade.gemm_input -= ends * out.last;
+    out.remade.tensor -= (m.recompute_communication ? ends : 2) * out.last_sum;
   }
   out.accumulate = accumulate_seconds(out.parameters + out.expert_parameters);
   out.gathers = gathers(out);

@@ -56,7 +56,7 @@ std::vector<Product> model_products(config::Config const& c, double most_flops) 
     linears.insert(linears.begin(),
                    {{"latents", s.mla.latent(), s.hidden, layers},
                     {"queries", s.heads * s.head_dim, s.mla.q_rank > 0 ? s.mla.q_rank : s.hidden, layers},
-                    {"keys and values", s.mla.kv_heads, s.mla.kv_rank, layers}});
+                    {"keys and values", s.mla.both, s.mla.kv_rank, layers}});
   } else {
     linears.insert(linears.begin(), {"qkv", s.qkv(), s.hidden, layers});
   }

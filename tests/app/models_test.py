@@ -13,7 +13,7 @@ from program import AppTest
 
 MODELS = program.SOURCE / "tests/golden/hugging_face"
 CASES = ("gpt2", "llama", "llama3", "mistral", "mistral_nemo", "qwen2", "qwen3", "olmo2", "olmo3",
-         "granite", "glm4", "gemma3", "phi3", "ministral3", "yarn",
+         "granite", "glm4", "gemma2", "gemma3", "phi3", "ministral3", "yarn",
          "smollm3")
 EXPERTS = ("mixtral", "qwen2_moe", "qwen2_moe_bias", "qwen3_moe", "olmoe", "glm4_moe", "deepseek_v3",
            "deepseek_v3_plain")
@@ -45,6 +45,15 @@ def add_tensors(path, names):
         numbers += bytes(4)
     text = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + numbers)
+
+
+def change_tensor(path, name, data):
+    """Overwrites the bytes of a tensor of a safetensors file."""
+    old = path.read_bytes()
+    size = struct.unpack("<Q", old[:8])[0]
+    begin, end = (8 + size + offset for offset in json.loads(old[8:8 + size])[name]["data_offsets"])
+    assert end - begin == len(data)
+    path.write_bytes(old[:begin] + data + old[end:])
 
 
 def expected(case, word):
@@ -210,6 +219,23 @@ class Models(AppTest):
             for tensor, (*_, numbers) in before.items():
                 bias = tensor.endswith("e_score_correction_bias")
                 self.assertEqual(after[tensor][2] != numbers, moved or not bias, tensor)
+
+    def test_a_common_offset_of_biases_changes_no_choice(self):
+        """Published biases lie in a narrow band around a large number, which 16 bits would round away."""
+        for case in ("deepseek_v3", "glm4_moe"):
+            folder = self.copy(case)
+            losses = {}
+            for offset in (0.0, 7.0):
+                for name, (dtype, shape, data) in tensors(MODELS / case).items():
+                    if name.endswith("e_score_correction_bias"):
+                        numbers = [0.01 * b + offset for b in struct.unpack(f"<{len(data) // 4}f", data)]
+                        change_tensor(folder / "model.safetensors", name, struct.pack(f"<{len(numbers)}f", *numbers))
+                for precision in ("fp64", "bf16", "fp16"):
+                    said = self.good("eval", folder, "--file", program.SOURCE / "LICENSE", "--precision", precision)
+                    losses[precision, offset] = float(re.search(r"loss ([0-9.]+)", said)[1])
+            for precision, tolerance in (("fp64", 1e-7), ("bf16", 1e-4), ("fp16", 1e-4)):
+                self.assertAlmostEqual(losses[precision, 0.0], losses[precision, 7.0], delta=tolerance)
+            shutil.rmtree(folder)
 
     def test_layers_of_multi_token_prediction_are_left_out(self):
         folder = self.change_config("glm4_moe", num_nextn_predict_layers=1)

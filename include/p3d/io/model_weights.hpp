@@ -35,6 +35,9 @@ public:
   void read(std::string const& parameter, layout::Range rows, layout::Range cols, Element as, void* out);
 
 private:
+  /// The number that is taken off biases of the choice of experts, on which no choice depends: their mean where all
+  /// are near it, else 0. What is left keeps its digits in 16 bits.
+  double common_offset(Tensor const& biases);
   /// Reads a rectangle that lies in one tensor of the files, at `place`.
   void read_part(layout::HuggingFacePlace const& place, layout::Range rows, layout::Range cols, Element as, char* to);
   /// The stored tensor for one that the model needs. Throws when it is missing or does not fit.

@@ -2,7 +2,8 @@
 #pragma once
 // The RMS norm of queries and keys: y = x rrms weight, rrms = 1 / sqrt(mean(x^2) + eps), of each head (Qwen3, arXiv
 // 2505.09388, section 2), or of all heads of a token together (OLMoE, arXiv 2409.02060, section 2). Henry et al. (arXiv
-// 2010.04245) normed queries and keys first, to length 1. Values are left as they are.
+// 2010.04245) normed queries and keys first, to length 1. Values are left as they are. Norms of
+// the latents of latent attention are of the second kind: the numbers of a latent stand for heads of width 1.
 //
 // Rank-local. qkv [rows, (heads + 2 kv_heads) head_dim] holds queries, keys and values of a row one after the other,
 // before [rows, (heads + kv_heads) head_dim] the queries and keys before their norm. Matrices called scale and sums are

@@ -36,7 +36,7 @@ struct MoeSizes {
 struct MlaSizes {
   std::int64_t q_rank = 0, kv_rank = 0;  ///< numbers of a token's latents
   std::int64_t rope_dim = 0;             ///< numbers of a key that rotate and that all heads share
-  std::int64_t kv_heads = 0;             ///< columns of keys without positions and of values, of the rank's heads
+  std::int64_t both = 0;                 ///< columns of keys without positions and of values, of the rank's heads
   /// Columns of the latents, in this order: of queries, of keys and values, the rotating part of keys.
   std::int64_t latent() const { return q_rank + kv_rank + rope_dim; }
   /// Columns of the latents that have norms, and the number of these norms.

@@ -25,37 +25,37 @@
 #include <vector>
 
 /// Written by forward for backward. The input and the output of a layer are rows of the stage.
-#define P3D_LAYER_BUFFERS(ROW)                                                                                      \
-  ROW(layer, norm1_y, matrix, storage, rows(s, s.normed()), norm, "output of the first norm")                       \
-  ROW(layer, norm1_mean, vector, sums, rows(s, s.norms_before&& s.layernorm ? 1 : 0), statistics,                   \
-      "means of the first norm")                                                                                    \
-  ROW(layer, norm1_scale, vector, sums, rows(s, s.norms_before ? 1 : 0), statistics,                                \
-      "1 / deviation of the first norm")                                                                            \
-  ROW(layer, qkv, matrix, storage, exchanged_qkv(s), layer, "queries, keys and values behind norm and rotation")    \
-  ROW(layer, qk, matrix, storage, tokens(s, s.qk()), statistics, "queries and keys before their norm")              \
-  ROW(layer, qk_scale, matrix, sums, tokens(s, s.qk_norms), statistics, "1 / root mean square of queries and keys") \
-  ROW(layer, latent, matrix, storage, rows(s, s.mla.latent()), layer, "latents of queries and of keys and values")  \
-  ROW(layer, raw_latent, matrix, storage, rows(s, s.mla.latent()), layer, "latents before their norms")             \
-  ROW(layer, latent_scale, matrix, sums, rows(s, s.mla.norms()), statistics, "1 / root mean square of latents")     \
-  ROW(layer, heads, matrix, storage, tokens(s, s.heads* s.value_dim), attention, "output of attention")             \
-  ROW(layer, lse, vector, sums, fixed(s.lse_elements, 1), attention_sums, "log-sum-exp of attention's scores")      \
-  ROW(layer, branch1, matrix, storage, rows(s, s.branch()), branch_sum, "attention branch before its norm")         \
-  ROW(layer, post_norm1_mean, vector, sums, rows(s, s.norms_after&& s.layernorm ? 1 : 0), branch_sum,               \
-      "means of the attention branch")                                                                              \
-  ROW(layer, post_norm1_scale, vector, sums, rows(s, s.norms_after ? 1 : 0), branch_sum,                            \
-      "1 / deviation of the attention branch")                                                                      \
-  ROW(layer, mid, matrix, storage, rows(s, s.hidden), branch_sum, "sum of input and attention branch")              \
-  ROW(layer, norm2_y, matrix, storage, rows(s, s.normed()), norm, "output of the second norm")                      \
-  ROW(layer, norm2_mean, vector, sums, rows(s, s.norms_before&& s.layernorm ? 1 : 0), statistics,                   \
-      "means of the second norm")                                                                                   \
-  ROW(layer, norm2_scale, vector, sums, rows(s, s.norms_before ? 1 : 0), statistics,                                \
-      "1 / deviation of the second norm")                                                                           \
-  ROW(layer, up, matrix, storage, tokens(s, s.up()), layer, "input of the activation function")                     \
-  ROW(layer, act, matrix, storage, tokens(s, s.ffn), activation, "output of the activation function")               \
-  ROW(layer, branch2, matrix, storage, rows(s, s.branch()), branch_sum, "feed-forward branch before its norm")      \
-  ROW(layer, post_norm2_mean, vector, sums, rows(s, s.norms_after&& s.layernorm ? 1 : 0), branch_sum,               \
-      "means of the feed-forward branch")                                                                           \
-  ROW(layer, post_norm2_scale, vector, sums, rows(s, s.norms_after ? 1 : 0), branch_sum,                            \
+#define P3D_LAYER_BUFFERS(ROW)                                                                                         \
+  ROW(layer, norm1_y, matrix, storage, rows(s, s.normed()), norm, "output of the first norm")                          \
+  ROW(layer, norm1_mean, vector, sums, rows(s, s.norms_before&& s.layernorm ? 1 : 0), statistics,                      \
+      "means of the first norm")                                                                                       \
+  ROW(layer, norm1_scale, vector, sums, rows(s, s.norms_before ? 1 : 0), statistics,                                   \
+      "1 / deviation of the first norm")                                                                               \
+  ROW(layer, qkv, matrix, storage, exchanged_qkv(s), layer, "queries, keys and values behind norm and rotation")       \
+  ROW(layer, qk, matrix, storage, tokens(s, s.qk()), statistics, "queries and keys before their norm")                 \
+  ROW(layer, qk_scale, matrix, sums, tokens(s, s.qk_norms), statistics, "1 / root mean square of queries and keys")    \
+  ROW(layer, latent, matrix, storage, rows(s, s.mla.latent()), layer, "latents of queries and of keys and values")     \
+  ROW(layer, raw_latent, matrix, storage, rows(s, s.mla.latent()), layer, "latents before norms, then their gradient") \
+  ROW(layer, latent_scale, matrix, sums, rows(s, s.mla.norms()), statistics, "1 / root mean square of latents")        \
+  ROW(layer, heads, matrix, storage, tokens(s, s.heads* s.value_dim), attention, "output of attention")                \
+  ROW(layer, lse, vector, sums, fixed(s.lse_elements, 1), attention_sums, "log-sum-exp of attention's scores")         \
+  ROW(layer, branch1, matrix, storage, rows(s, s.branch()), branch_sum, "attention branch before its norm")            \
+  ROW(layer, post_norm1_mean, vector, sums, rows(s, s.norms_after&& s.layernorm ? 1 : 0), branch_sum,                  \
+      "means of the attention branch")                                                                                 \
+  ROW(layer, post_norm1_scale, vector, sums, rows(s, s.norms_after ? 1 : 0), branch_sum,                               \
+      "1 / deviation of the attention branch")                                                                         \
+  ROW(layer, mid, matrix, storage, rows(s, s.hidden), branch_sum, "sum of input and attention branch")                 \
+  ROW(layer, norm2_y, matrix, storage, rows(s, s.normed()), norm, "output of the second norm")                         \
+  ROW(layer, norm2_mean, vector, sums, rows(s, s.norms_before&& s.layernorm ? 1 : 0), statistics,                      \
+      "means of the second norm")                                                                                      \
+  ROW(layer, norm2_scale, vector, sums, rows(s, s.norms_before ? 1 : 0), statistics,                                   \
+      "1 / deviation of the second norm")                                                                              \
+  ROW(layer, up, matrix, storage, tokens(s, s.up()), layer, "input of the activation function")                        \
+  ROW(layer, act, matrix, storage, tokens(s, s.ffn), activation, "output of the activation function")                  \
+  ROW(layer, branch2, matrix, storage, rows(s, s.branch()), branch_sum, "feed-forward branch before its norm")         \
+  ROW(layer, post_norm2_mean, vector, sums, rows(s, s.norms_after&& s.layernorm ? 1 : 0), branch_sum,                  \
+      "means of the feed-forward branch")                                                                              \
+  ROW(layer, post_norm2_scale, vector, sums, rows(s, s.norms_after ? 1 : 0), branch_sum,                               \
       "1 / deviation of the feed-forward branch")
 
 /// Written by forward for backward in a layer with routed experts.
@@ -90,7 +90,7 @@
   ROW(scratch, dlatent, matrix, storage, tokens(s, s.mla.latent()), scratch, "gradient of latents")                  \
   ROW(scratch, gathered_latent, matrix, storage, tokens(s, s.sequence ? s.mla.latent() : 0), scratch,                \
       "gathered latents")                                                                                            \
-  ROW(scratch, kv_heads, matrix, storage, tokens(s, s.mla.kv_heads), scratch,                                        \
+  ROW(scratch, kv_both, matrix, storage, tokens(s, s.mla.both), scratch,                                             \
       "keys without positions and values, head by head, or their gradient")
 
 /// Scratch of routed experts. Own rows are those of the rank's tokens, received ones those of other ranks' tokens too;

@@ -57,6 +57,9 @@ struct MoeActivations {
 ///   branch1, branch2               [n, hidden], with bias, where a norm follows; then their gradients
 ///   qkv                            [N, qkv], after norm and rotary embedding; then as attention keeps it
 ///   qk, qk_scale                   [N, (heads + kv_heads) head_dim], [N, norms]: kernels/qk_norm.hpp
+///   latent, raw_latent             [n, latents] behind and before their norms; a split backward leaves the gradient of
+///                                  raw_latent in its place, for the weight part
+///   latent_scale                   [n, norms of latents]
 ///   heads, up, act                 [N, heads value_dim], [N, up], [N, ffn]
 ///   lse                            as attention keeps it
 template <class P>
@@ -126,6 +129,8 @@ struct MoeScratch {
 ///   branch, dnorm, gathered        [N, hidden]; under sequence parallelism dnorm is branch, which is read by then, and
 ///                                  gathered the input of a column-parallel linear
 ///   dact, dup, dheads, dqkv        as act, up, heads and qkv
+///   dlatent, gathered_latent       [N, latents]; the second one under sequence parallelism
+///   kv_both                        [N, heads (nope + value)]: keys without positions and values, or their gradient
 ///   qk_sums                        [N, 2], where a norm of queries and keys sums over tp
 template <class P>
 struct BlockScratch {

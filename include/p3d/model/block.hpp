@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One transformer layer, pre-norm (GPT-2, Llama): a list of sub-layers over one residual stream, of which the
-// first is attention and the last an MLP or experts (src/model/sublayer.hpp). Forward and backward walk the list; what
-// backward needs is left in BlockActivations.
+// One transformer layer: a list of sub-layers over one residual stream, of which the first is attention and the last an
+// MLP or experts (src/model/sublayer.hpp). Forward and backward walk the list; what backward needs is left in
+// BlockActivations.
 
 #include <p3d/config/config.hpp>
 #include <p3d/kernels/cached_attention.hpp>

@@ -278,7 +278,7 @@ void check(Rig& rig, model::SubLayer<Policy>& sublayer, Branch branch, std::stri
     run();
     if (remade) {
       for (auto const& view :
-           {call.a.qkv, call.a.heads, call.a.up, call.a.act, call.a.latent, call.a.raw_latent, call.t.kv_heads})
+           {call.a.qkv, call.a.heads, call.a.up, call.a.act, call.a.latent, call.a.raw_latent, call.t.kv_both})
         Rig::spoil(view);
       sublayer.remake(call);
     }
@@ -300,7 +300,7 @@ void check(Rig& rig, model::SubLayer<Policy>& sublayer, Branch branch, std::stri
     if (sublayer.has_weight_part()) {
       Rig::spoil(split.t.dact);
       View2<double const> const own_row = own, input_row = input;
-      for (auto const& view : {split.t.dlatent, split.t.gathered_latent, split.t.kv_heads}) Rig::spoil(view);
+      for (auto const& view : {split.t.dlatent, split.t.gathered_latent, split.t.kv_both}) Rig::spoil(view);
       model::RowsAhead<double> branches(rig.tp, {{own_row}}, split.t.branch),
           inputs(rig.tp, {{input_row, sublayer.gathers_input()}}, split.t.gathered);
       sublayer.backward_weight(split, branches, inputs, sums);

@@ -221,7 +221,7 @@ TEST(Buffers, HaveSizesOfTheirLayer) {
   EXPECT_EQ(bytes_of(behind, {Buffer::layer_branch2, Buffer::layer_norm2_y}), 2 * 1280);
   c.model.norm = config::Norm::rmsnorm;
   EXPECT_EQ(bytes_of(c, {Buffer::layer_norm1_mean}), 0);
-  EXPECT_EQ(bytes_of(c, {Buffer::layer_latent, Buffer::layer_latent_scale, Buffer::scratch_kv_heads}), 0);
+  EXPECT_EQ(bytes_of(c, {Buffer::layer_latent, Buffer::layer_latent_scale, Buffer::scratch_kv_both}), 0);
   auto latent = c;  // 16 + 16 + 4 numbers of latents; heads of 4 + 4 and of 8
   latent.model.mla = {
       .kv_lora_rank = 16, .q_lora_rank = 16, .qk_nope_head_dim = 4, .qk_rope_head_dim = 4, .v_head_dim = 8};
@@ -230,7 +230,7 @@ TEST(Buffers, HaveSizesOfTheirLayer) {
   EXPECT_EQ(bytes_of(latent, {Buffer::layer_latent}), 768) << "5 x 36 of 4 bytes, in pieces of 64";
   EXPECT_EQ(bytes_of(latent, {Buffer::layer_latent_scale}), 64);
   EXPECT_EQ(bytes_of(latent, {Buffer::layer_qkv}), (heads * 24 + 63) / 64 * 64);
-  EXPECT_EQ(bytes_of(latent, {Buffer::scratch_kv_heads}), (heads * 12 + 63) / 64 * 64);
+  EXPECT_EQ(bytes_of(latent, {Buffer::scratch_kv_both}), (heads * 12 + 63) / 64 * 64);
   EXPECT_EQ(bytes_of(c, {Buffer::moe_x, Buffer::moe_lse, Buffer::moe_scratch_offsets, Buffer::moe_scratch_dx}), 0);
   c.model.moe.experts = 4;
   c.model.moe.top_k = 2;

@@ -108,17 +108,23 @@ TEST(StepTime, ExchangesOfKeysByDirection) {
 // A layer's last linear is not made again by p3d on hosts, unless a norm follows: a third of a GPT layer's weights in
 // all.
 TEST(StepTime, FullRecomputationOfHostsLeavesOutTheLastLinear) {
-  auto const remade = [](char const* kernels, char const* placement) {
+  auto const remade = [](char const* kernels, char const* more, TimePart part = TimePart::gemm_forward) {
     auto const seconds = [&](char const* recompute) {
-      return plan::predict_step(input(with(gpt(8, 1024, 16, 512), {std::string("memory.recompute=") + recompute,
-                                                                   std::string("model.norm_placement=") + placement})),
-                                cluster("dgx-h100"), plan::kernels_of(kernels, ""))[TimePart::gemm_forward];
+      std::vector<std::string> words{std::string("memory.recompute=") + recompute, "parallel.tp=2"};
+      if (words[0].ends_with("full") || !std::string(more).starts_with("memory.")) words.emplace_back(more);
+      return plan::predict_step(input(with(gpt(8, 1024, 16, 512), words)), cluster("dgx-h100"),
+                                plan::kernels_of(kernels, ""))[part];
     };
     return seconds("full") / seconds("none") - 1;
   };
-  EXPECT_NEAR(remade("host", "pre"), 2.0 / 3, 0.05);
-  EXPECT_NEAR(remade("host", "post"), 1.0, 0.05);
-  EXPECT_NEAR(remade("flash", "pre"), 1.0, 0.05);
+  EXPECT_NEAR(remade("host", "model.norm_placement=pre"), 2.0 / 3, 0.05);
+  EXPECT_NEAR(remade("host", "model.norm_placement=post"), 1.0, 0.05);
+  EXPECT_NEAR(remade("flash", "model.norm_placement=pre"), 1.0, 0.05);
+  EXPECT_NEAR(remade("host", "memory.recompute_group=4"), 1 - 0.25 / 3, 0.05) << "only the last of a group";
+  // Two sums over tp in each pass: one of them is made again, and none where they are kept.
+  EXPECT_NEAR(remade("host", "model.norm_placement=pre", TimePart::tensor), 0.25, 1e-9);
+  EXPECT_NEAR(remade("host", "parallel.sequence=true", TimePart::tensor), 0.375, 1e-9);
+  EXPECT_NEAR(remade("host", "memory.recompute_communication=false", TimePart::tensor), 0, 1e-9);
 }
 
 // A model of DeepSeek-V3's sizes: ranks of tp exchange latents of 2,112 numbers a token where they would exchange
