@@ -72,8 +72,8 @@ std::optional<FusedCall> fused_call(ExecSpace const& exec, AttentionShape const&
   if constexpr (on_host || std::is_same_v<S, Acc<S>> || !std::is_same_v<S, D>) {
     return std::nullopt;
   } else {
-    if (!fused_attention() || dropout.active() || shape.documents.extent(0) > 0 || !whole || tokens == 0)
-      return std::nullopt;
+    bool const plain = !dropout.active() && shape.softcap == 0.0;
+    if (!fused_attention() || !plain || shape.documents.extent(0) > 0 || !whole || tokens == 0) return std::nullopt;
     static bool const hooked = (Kokkos::push_finalize_hook([] { set_fused_attention(nullptr); }), true);
     static_cast<void>(hooked);  // the library's memory must go before Kokkos ends
     auto const& wide = fused_workspace();

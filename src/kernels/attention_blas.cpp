@@ -161,6 +161,15 @@ struct KeyBlock {
   }
 };
 
+/// Caps the visible scores of a row (soft_cap), and writes the derivatives to `slope`, where it is given.
+template <class T>
+void cap_row(TileTeam const& team, T* row, KeyRange visible, T cap, T* slope) {
+  T* const s = row + visible.begin;
+  int const n = std::max(0, static_cast<int>(visible.end - visible.begin));
+  tile_cols(team, n, [=](int j) { s[j] = soft_cap(s[j], cap); });
+  if (slope) tile_cols(team, n, [=](int j) { slope[j] = soft_cap_slope(s[j], cap); });
+}
+
 /// The forward pass of one tile of queries of one head, by one thread: over blocks of keys with a running maximum and
 /// sum (arXiv 2205.14135, algorithm 1).
 template <class S, class O>
@@ -181,6 +190,7 @@ struct ForwardTile {
     std::int64_t const sample = team.league_rank() / tiles / p.shape.heads;
     int const dim = static_cast<int>(p.shape.head_dim), values = static_cast<int>(p.shape.values());
     int const queries = in_edge(p.queries - query0);
+    T const cap = static_cast<T>(p.shape.softcap);
     auto scratch = scratch_of<T>(team, level, bytes);
     StridedMatrix<T> const score{scratch.take(edge * edge), edge};
     T* const top = scratch.take(edge);  // running maximum and sum of each row
@@ -205,9 +215,12 @@ struct ForwardTile {
       host_gemm<T>(Op::none, Op::transpose, rows, keys, dim, static_cast<T>(p.shape.scale), q.data, q.stride, k.data,
                    k.stride, T(0), score.data, score.stride);
       if (keep.data) draw(p, sample, head, strip0, rows, key0, keys, keep);
-      for (int i = 0; i < rows; ++i)
-        softmax_row(team, score.row(i), keep.data ? keep.row(i) : nullptr, p.visible_in(sample, strip0 + i, key0, keys),
-                    keys, top[strip0 - query0 + i], sum[strip0 - query0 + i], y.row(i), values);
+      for (int i = 0; i < rows; ++i) {
+        auto const visible = p.visible_in(sample, strip0 + i, key0, keys);
+        if (cap > T(0)) cap_row<T>(team, score.row(i), visible, cap, nullptr);
+        softmax_row(team, score.row(i), keep.data ? keep.row(i) : nullptr, visible, keys, top[strip0 - query0 + i],
+                    sum[strip0 - query0 + i], y.row(i), values);
+      }
       auto const beta = started.beta(static_cast<int>(strip0 - query0), rows, result, values);
       host_gemm<T>(Op::none, Op::none, rows, values, keys, T(1), score.data, score.stride, v.data, v.stride, beta,
                    y.data, y.stride);
@@ -284,10 +297,11 @@ struct BackwardHead {
             std::int64_t query0, StridedMatrix<T> head_dk, StridedMatrix<T> head_dv) const {
     int const dim = static_cast<int>(p.shape.head_dim), values = static_cast<int>(p.shape.values());
     int const queries = in_edge(p.queries - query0);
-    T const scale = static_cast<T>(p.shape.scale);
+    T const scale = static_cast<T>(p.shape.scale), cap = static_cast<T>(p.shape.softcap);
     if (makes.out.data) makes.make(team, p, sample, head, query0, queries);
     StridedMatrix<T> const score{scratch.take(edge * edge), edge}, dprob{scratch.take(edge * edge), edge};
     StridedMatrix<T> const keep{p.dropout.active() ? scratch.take(edge * edge) : nullptr, edge};
+    T* const slope = cap > T(0) ? scratch.take(edge) : nullptr;
     auto const tile_q =
         widened(team, queries, dim, p.of_query(p.q, sample, query0, head), take_panel<S>(p, scratch, dim));
     auto const tile_dy =
@@ -308,8 +322,14 @@ struct BackwardHead {
       if (keep.data) draw(p, sample, head, strip0, rows, key0, keys, keep);
       for (int i = 0; i < rows; ++i) {
         auto const at = p.statistic(sample, head, strip0 + i);
-        gradients_of_row(team, score.row(i), dprob.row(i), keep.data ? keep.row(i) : nullptr,
-                         p.visible_in(sample, strip0 + i, key0, keys), keys, lse(at), delta(at), scale);
+        auto const visible = p.visible_in(sample, strip0 + i, key0, keys);
+        if (slope) cap_row(team, score.row(i), visible, cap, slope);
+        gradients_of_row(team, score.row(i), dprob.row(i), keep.data ? keep.row(i) : nullptr, visible, keys, lse(at),
+                         delta(at), scale);
+        if (slope) {
+          T* const d = dprob.row(i) + visible.begin;
+          tile_cols(team, static_cast<int>(visible.end - visible.begin), [=](int j) { d[j] *= slope[j]; });
+        }
       }
       host_gemm<T>(Op::transpose, Op::none, keys, values, rows, T(1), score.data, edge, dy.data, dy.stride, T(1),
                    dv.data, dv.stride);
@@ -389,7 +409,8 @@ void blas::attention_backward(ExecSpace const& exec, AttentionShape const& shape
                                     matrix(dq),
                                     matrix(dk),
                                     matrix(dv),
-                                    scratch_bytes(p, dropout.active() ? 3 : 2, 0, 3 * dim + 2 * values, head_sums),
+                                    scratch_bytes(p, dropout.active() ? 3 : 2, shape.softcap > 0 ? 1 : 0,
+                                                  3 * dim + 2 * values, head_sums),
                                     {matrix(whole.out), matrix(dout), whole.delta}});
   }
 }

@@ -6,6 +6,8 @@
 //   backward   S = scale q k^T, D = dout v^T;  P = exp(S - lse), PM = P M, dS = P (D M - delta);
 //              dv += (PM)^T dout, dk += scale dS^T q, dq = scale dS k
 //
+// With a cap c, S is c tanh(S / c) in both, and dS gets one factor more, 1 - (S / c)^2.
+//
 // M are the dropout factors. GEMMs read elements of type S and add up in Acc<S>; P, PM and dS are rounded to S for them
 // and overwrite the scores. The query heads of a group are rows of one GEMM: where a group has more than one, queries
 // are packed [kv heads, members, queries, head_dim]. Example: 8 query heads, 2 kv heads, blocks of 128 queries: two
@@ -115,7 +117,7 @@ struct ScoreRows {
 /// Forward: turns the scores of a row into exp(score - maximum) for the visible keys, times their dropout factors, and
 /// 0 for others. Each row leaves two numbers in `factor` for the new result: the multiplier of the old result, and that
 /// of the GEMM with v.
-template <class S>
+template <class S, bool capped>
 struct Softmax : ScoreRows<S> {
   using T = Acc<S>;
   using Base = ScoreRows<S>;
@@ -140,6 +142,9 @@ struct Softmax : ScoreRows<S> {
         if (row.sees(4 * j + i) && four.x[i] > top) top = four.x[i];
     }
     team.team_reduce(Kokkos::Max<T>(top));
+    T const cap = static_cast<T>(this->p.shape.softcap);
+    if constexpr (capped)  // soft_cap ascends: the cap of the largest score is the largest capped score
+      if (top > -infinity<T>) top = soft_cap(top, cap);
     // Second pass: exponentials, their sum (before dropout, as the softmax is defined), and the narrowed row in place.
     T sum = 0;
     Four<T> four;
@@ -148,7 +153,8 @@ struct Softmax : ScoreRows<S> {
         [&](int column) {
           T e[4];
           for (int i = 0; i < 4; ++i) {
-            e[i] = row.sees(column + i) ? exp_of(four.x[i] - top) : T(0);
+            T const score = capped ? soft_cap(four.x[i], cap) : four.x[i];
+            e[i] = row.sees(column + i) ? exp_of(score - top) : T(0);
             sum += e[i];
           }
           if (this->p.dropout.active()) this->drop(row.head, row.query, column, e, four.x);
@@ -171,7 +177,7 @@ struct Softmax : ScoreRows<S> {
 
 /// Backward: turns the scores of a row into probabilities times their dropout factors, and the gradients of those into
 /// gradients of scores.
-template <class S>
+template <class S, bool capped>
 struct ScoreGradients : ScoreRows<S> {
   using T = Acc<S>;
   using Base = ScoreRows<S>;
@@ -187,7 +193,7 @@ struct ScoreGradients : ScoreRows<S> {
     auto const row = this->find(number);
     T *const s = scores + number * b.length, *const d = gradients + number * b.length;
     auto const at = this->p.statistic(b.sample, row.head, row.query);
-    T const norm = lse(at), shift = delta(at);
+    T const norm = lse(at), shift = delta(at), cap = static_cast<T>(this->p.shape.softcap);
     Four<T> score, gradient;
     this->each_four(
         team,
@@ -198,12 +204,16 @@ struct ScoreGradients : ScoreRows<S> {
         [&](int column) {
           T pm[4], ds[4], prob[4];
           for (int i = 0; i < 4; ++i) {
+            if constexpr (capped) score.x[i] = soft_cap(score.x[i], cap);
             pm[i] = prob[i] = row.sees(column + i) ? exp_of(score.x[i] - norm) : T(0);
             ds[i] = gradient.x[i];
           }
           if (this->p.dropout.active()) this->drop(row.head, row.query, column, pm, ds);
-          for (int i = 0; i < 4; ++i)  // an entry that is not seen may be anything, NaN included
+          for (int i = 0; i < 4; ++i) {
+            if constexpr (capped) prob[i] *= soft_cap_slope(score.x[i], cap);
+            // An entry that is not seen may be anything, NaN included.
             ds[i] = row.sees(column + i) ? prob[i] * (ds[i] - shift) : T(0);
+          }
           Base::store(Base::narrowed(s) + column, pm);
           Base::store(Base::narrowed(d) + column, ds);
         });
@@ -444,10 +454,12 @@ void gemm::attention_forward(ExecSpace const& exec, AttentionShape const& shape,
           queries = call.packed(b, memory, dim);
         }
         call.scores(b, shape.scale, queries, call.of_keys(b), scores);
-        Softmax<S> const softmax(p, b, scores, factor, lse, adds);
-        launch_rows(call.label(), exec, softmax);
-        auto const length = softmax.narrow_length();
-        call.over_keys(b, 1.0, {Softmax<S>::narrowed(scores), length, b.head_rows() * length}, call.of_values(b), y);
+        if (shape.softcap > 0)
+          launch_rows(call.label(), exec, Softmax<S, true>(p, b, scores, factor, lse, adds));
+        else
+          launch_rows(call.label(), exec, Softmax<S, false>(p, b, scores, factor, lse, adds));
+        auto const length = ScoreRows<S>{p, b}.narrow_length();
+        call.over_keys(b, 1.0, {ScoreRows<S>::narrowed(scores), length, b.head_rows() * length}, call.of_values(b), y);
         for_chunks<element_width>(call.label() + "_store", exec, b.rows(), values,
                                   StoreOutput<S, O>{p, b, y, factor, result, adds});
       });
@@ -498,9 +510,11 @@ void gemm::attention_backward(ExecSpace const& exec, AttentionShape const& shape
         }
         call.scores(b, shape.scale, queries, call.of_keys(b), scores);
         call.scores(b, 1.0, of_out, call.of_values(b), gradients);
-        ScoreGradients<S> const rows(p, b, scores, gradients, lse, delta);
-        launch_rows(call.label(), exec, rows);
-        auto const length = rows.narrow_length(), all = b.head_rows() * length;
+        if (shape.softcap > 0)
+          launch_rows(call.label(), exec, ScoreGradients<S, true>(p, b, scores, gradients, lse, delta));
+        else
+          launch_rows(call.label(), exec, ScoreGradients<S, false>(p, b, scores, gradients, lse, delta));
+        auto const length = ScoreRows<S>{p, b}.narrow_length(), all = b.head_rows() * length;
         auto* const of_scores = ScoreRows<S>::narrowed(gradients);
         call.over_rows(b, 1.0, {ScoreRows<S>::narrowed(scores), length, all}, of_out, sums_v);
         call.over_rows(b, shape.scale, {of_scores, length, all}, queries, sums_k);

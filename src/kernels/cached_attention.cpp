@@ -32,7 +32,7 @@ struct CachedForward {
     int const key_columns = static_cast<int>(dim), columns = static_cast<int>(values_dim);
     std::int64_t const cache = texts.text(row) * shape.kv_heads + kv;
     S const* const q = &qkv(row, head * dim);
-    T const scale = static_cast<T>(shape.scale);
+    T const scale = static_cast<T>(shape.scale), cap = static_cast<T>(shape.softcap);
     auto scratch = scratch_of<T>(team, level, bytes);
     T* const score = scratch.take(tile);
     T* const y = scratch.take(values_dim);
@@ -47,7 +47,7 @@ struct CachedForward {
       tile_rows(team, count, [&](int j) {
         S const* const kj = k + j * dim;
         T const dot = scale * tile_col_sum<T>(team, key_columns, [=](int d) { return T(q[d]) * T(kj[d]); });
-        tile_once(team, [&] { score[j] = dot; });
+        tile_once(team, [&] { score[j] = cap > T(0) ? soft_cap(dot, cap) : dot; });
       });
       tile_barrier(team);
       T const before = top;

@@ -97,43 +97,89 @@ void cross_entropy_loss(ExecSpace const& exec, View1<int const> targets, View1<A
 }
 
 template <class S>
-void cross_entropy_backward(ExecSpace const& exec, View1<int const> targets, View1<Acc<S> const> lse,
-                            std::int64_t valid_cols, std::int64_t vocab_begin, Acc<S> scale, View2<S> logits) {
-  auto const cols = static_cast<std::int64_t>(logits.extent(1));
+void cap_logits(ExecSpace const& exec, double cap, View2<S> logits) {
+  if (cap == 0.0) return;
+  auto const most = static_cast<Acc<S>>(cap);
   for_chunks<wide<S>>(
-      "p3d::kernels::cross_entropy_backward", exec, logits.extent(0), cols,
+      "p3d::kernels::cap_logits", exec, logits.extent(0), static_cast<std::int64_t>(logits.extent(1)),
       KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
-        using A = Acc<S>;
-        S* const x = &logits(r, c);
-        bool const counts = targets(r) >= 0;
-        std::int64_t const left = counts ? valid_cols - c : 0;
-        int const valid = static_cast<int>(left < 0 ? 0 : (left < n ? left : n));
-        A const shift = lse(r), factor = scale;  // nvcc captures nothing inside "if constexpr"
-        std::int64_t const target = targets(r) - vocab_begin - c;
-        bool const hit = counts && target >= 0 && target < valid;
-        // The target's number is computed from its exponential, not from a rounded result: near a certain token the two
-        // parts nearly cancel.
-        if constexpr (on_host) {
-          A const logit = hit ? static_cast<A>(x[target]) : A(0);
-          P3D_SIMD
-          for (int i = 0; i < valid; ++i) put(x[i], factor * exp_of(x[i] - shift));
-          for (int i = valid; i < n; ++i) put(x[i], A(0));
-          if (!hit) return;
-          if constexpr (std::is_same_v<S, A>)
-            x[target] -= factor;
-          else
-            put(x[target], factor * (exp_of(logit - shift) - A(1)));
-        } else {
-          constexpr int W = wide<S>;
-          auto const in = read<W>(x, n);
-          auto out = write<W>(x, n);
-          for (int i = 0; i < W; ++i) {
-            A const e = exp_of(in[i] - shift);
-            put(out[i], i >= valid ? A(0) : factor * (hit && i == target ? e - A(1) : e));
-          }
-          out.store();
-        }
+        auto const in = read<wide<S>>(&logits(r, c), n);
+        auto out = write<wide<S>>(&logits(r, c), n);
+        P3D_SIMD
+        for (int i = 0; i < lanes<wide<S>>(n); ++i) put(out[i], soft_cap(Acc<S>(in[i]), most));
+        out.store();
       });
+}
+
+namespace {
+
+/// The gradient of a chunk of logits, of which those of capped logits have one factor more.
+template <class S, bool capped>
+struct LogitsGradient {
+  using A = Acc<S>;
+  View1<int const> targets;
+  View1<A const> lse;
+  std::int64_t valid_cols, vocab_begin;
+  A scale, cap;
+  View2<S> logits;
+
+  /// d times the derivative of the cap that left the logit x.
+  KOKKOS_FORCEINLINE_FUNCTION static A before_cap(A d, [[maybe_unused]] A x, [[maybe_unused]] A cap) {
+    if constexpr (capped)
+      return d * soft_cap_slope(x, cap);
+    else
+      return d;
+  }
+
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t r, std::int64_t c, int n) const {
+    S* const x = &logits(r, c);
+    bool const counts = targets(r) >= 0;
+    std::int64_t const left = counts ? valid_cols - c : 0;
+    int const valid = static_cast<int>(left < 0 ? 0 : (left < n ? left : n));
+    A const shift = lse(r), factor = scale, most = cap;
+    std::int64_t const target = targets(r) - vocab_begin - c;
+    bool const hit = counts && target >= 0 && target < valid;
+    // The target's number is computed from its exponential, not from a rounded result: near a certain token the two
+    // parts nearly cancel.
+    if constexpr (on_host) {
+      A const logit = hit ? static_cast<A>(x[target]) : A(0);
+      P3D_SIMD
+      for (int i = 0; i < valid; ++i) put(x[i], before_cap(factor * exp_of(x[i] - shift), static_cast<A>(x[i]), most));
+      for (int i = valid; i < n; ++i) put(x[i], A(0));
+      if (!hit) return;
+      if constexpr (std::is_same_v<S, A>)
+        x[target] -= before_cap(factor, logit, most);
+      else
+        put(x[target], before_cap(factor * (exp_of(logit - shift) - A(1)), logit, most));
+    } else {
+      constexpr int W = wide<S>;
+      auto const in = read<W>(x, n);
+      auto out = write<W>(x, n);
+      for (int i = 0; i < W; ++i) {
+        A const e = exp_of(in[i] - shift);
+        A const d = factor * (hit && i == target ? e - A(1) : e);
+        put(out[i], i >= valid ? A(0) : before_cap(d, static_cast<A>(in[i]), most));
+      }
+      out.store();
+    }
+  }
+};
+
+}  // namespace
+
+template <class S>
+void cross_entropy_backward(ExecSpace const& exec, View1<int const> targets, View1<Acc<S> const> lse,
+                            std::int64_t valid_cols, std::int64_t vocab_begin, Acc<S> scale, View2<S> logits,
+                            double cap) {
+  auto const rows = static_cast<std::int64_t>(logits.extent(0)), cols = static_cast<std::int64_t>(logits.extent(1));
+  auto const most = static_cast<Acc<S>>(cap);
+  char const* const label = "p3d::kernels::cross_entropy_backward";
+  if (cap > 0)
+    for_chunks<wide<S>>(label, exec, rows, cols,
+                        LogitsGradient<S, true>{targets, lse, valid_cols, vocab_begin, scale, most, logits});
+  else
+    for_chunks<wide<S>>(label, exec, rows, cols,
+                        LogitsGradient<S, false>{targets, lse, valid_cols, vocab_begin, scale, most, logits});
 }
 
 #define P3D_INSTANTIATE(A)                                                                                          \
@@ -149,7 +195,8 @@ P3D_INSTANTIATE(double)
   template void logits_parts<S>(ExecSpace const&, View2<S const>, std::int64_t, std::int64_t, View1<int const>,  \
                                 View1<Acc<S>>, View1<Acc<S>>, View2<Acc<S>>);                                    \
   template void cross_entropy_backward<S>(ExecSpace const&, View1<int const>, View1<Acc<S> const>, std::int64_t, \
-                                          std::int64_t, Acc<S>, View2<S>);
+                                          std::int64_t, Acc<S>, View2<S>, double);                               \
+  template void cap_logits<S>(ExecSpace const&, double, View2<S>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
 P3D_INSTANTIATE(bfloat16)

@@ -40,6 +40,7 @@ struct AttentionShape {
   std::int64_t value_dim = 0;    ///< width of a head of values and outputs; 0: head_dim
   std::int64_t first_head = 0;   ///< global number of the first query head (for dropout)
   double scale = 1.0;            ///< factor of the scores, usually 1 / sqrt(head_dim)
+  double softcap = 0.0;          ///< c above 0: scaled scores s become c tanh(s / c) (arXiv 2408.00118); 0: none
   std::int64_t window = 0;       ///< tokens that a query sees, itself included; 0: all before it
   View1<int const> documents{};  ///< [samples, seq_len]: the first token of each token's document; empty: token 0
 
@@ -69,9 +70,9 @@ std::int64_t attention_scratch_bytes(AttentionShape const& largest);
 // and gradients of scores are rounded to S for them.
 
 /// out [rows of q, heads * values()] = dropout(softmax(scale q k^T over the visible keys)) v; lse is the log-sum-exp of
-/// each row of scaled scores. A query that sees none of the keys has out 0 and lse -infinity. O is S, or Acc<S> for a
-/// result that other keys will still be merged into. With Store::add, out and lse hold the result over other keys and
-/// become the result over both sets.
+/// each row of scaled and capped scores. A query that sees none of the keys has out 0 and lse -infinity. O is S, or
+/// Acc<S> for a result that other keys will still be merged into. With Store::add, out and lse hold the result over
+/// other keys and become the result over both sets.
 template <class S, class O = S>
 void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
                        AttentionScratch scratch, HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v,

@@ -9,6 +9,10 @@
 
 namespace p3d::kernels {
 
+/// The cap of logits of Gemma 2 (arXiv 2408.00118, section 2): z = cap tanh(z / cap) in place, in front of the other
+/// kernels; a cap of 0 launches nothing. Padding columns are capped, too.
+template <class S>
+void cap_logits(ExecSpace const& exec, double cap, View2<S> logits);
 /// The maximum and the sums of one shard, in one pass with a running maximum (Milakov, Gimelshein, arXiv 1805.02867).
 /// local_max[r] = max over the valid columns (-infinity where there is none); row_max[r] gets the same value and may
 /// then be reduced over the shards. sums is [2, rows]: row 0 = sum of exp(logit - local_max), row 1 = logit of the
@@ -32,9 +36,11 @@ template <class A>
 void cross_entropy_loss(ExecSpace const& exec, View1<int const> targets, View1<A const> row_max, View2<A const> sums,
                         View1<A> lse, View1<double> total);
 /// Turns logits in place into their gradient, scale * (softmax - one_hot(target)); padding columns and uncounted rows
-/// become 0.
+/// become 0. With a cap above 0, logits are those that cap_logits left, z, and the gradient is that of what it was
+/// given: one factor more, 1 - (z / cap)^2.
 template <class S>
 void cross_entropy_backward(ExecSpace const& exec, View1<int const> targets, View1<Acc<S> const> lse,
-                            std::int64_t valid_cols, std::int64_t vocab_begin, Acc<S> scale, View2<S> logits);
+                            std::int64_t valid_cols, std::int64_t vocab_begin, Acc<S> scale, View2<S> logits,
+                            double cap = 0.0);
 
 }  // namespace p3d::kernels

@@ -55,7 +55,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{2, 7, 2, 2, 6, 0.3}, Case{1, 131, 4, 2, 20, 0.2}, Case{3, 64, 2, 1, 40, 0.5},
                       with_values({2, 5, 2, 2, 6, 0.0}, 4), with_values({2, 7, 4, 2, 4, 0.3}, 6),
                       with_values({1, 300, 2, 1, 12, 0.1}, 9), with_values({1, 150, 4, 2, 24, 0.0}, 16),
-                      with_values({1, 131, 3, 1, 5, 0.2}, 150)),
+                      with_values({1, 131, 3, 1, 5, 0.2}, 150), with_cap({1, 300, 2, 1, 12, 0.0}, 0.7),
+                      with_cap({2, 7, 2, 2, 6, 0.3}, 1.5), with_cap(with_values({1, 131, 4, 2, 20, 0.2}, 9), 0.4),
+                      with_cap({2, 65, 2, 1, 8, 0.0}, 50.0)),
     [](auto const& info) { return info.param.name(); });
 
 class AttentionGradient : public ::testing::TestWithParam<Case> {};
@@ -68,7 +70,8 @@ TEST_P(AttentionGradient, MatchesFiniteDifferences) {
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionGradient,
                          ::testing::Values(Case{2, 5, 4, 2, 6, 0.0}, Case{1, 67, 1, 1, 3, 0.0},
                                            Case{2, 6, 2, 1, 4, 0.4}, Case{1, 66, 2, 2, 2, 0.3},
-                                           with_values({2, 5, 4, 2, 4, 0.3}, 6), with_values({1, 67, 1, 1, 3, 0.0}, 2)),
+                                           with_values({2, 5, 4, 2, 4, 0.3}, 6), with_values({1, 67, 1, 1, 3, 0.0}, 2),
+                                           with_cap({2, 6, 2, 1, 4, 0.4}, 0.5), with_cap({1, 67, 1, 1, 3, 0.0}, 0.8)),
                          [](auto const& info) { return info.param.name(); });
 
 void expect_same_in_halves(std::int64_t values) {
@@ -128,6 +131,18 @@ TEST(AttentionFuture, LaterTokensDoNotMatterEvenAsNan) {
       b(after.out.begin(), after.out.begin() + before_them * 8);
   expect_same(a, b);
   EXPECT_TRUE(std::isnan(after.out.back())) << "NaN must not be hidden";
+}
+
+// The cap holds scores that have grown beyond every bound; their keys are seen alike.
+TEST(AttentionCap, ScoresOfAnySizeStayWithinIt) {
+  Case const c = with_cap({1, 40, 2, 1, 8, 0.0}, 2.0);
+  auto qkv = random_values("qkv", c.rows() * c.width());
+  for (double& x : qkv) x *= 1e6;
+  auto const expected = plain(c, qkv);
+  auto const d = forward<double>(c, qkv);
+  expect_close(d.out, expected.out, 1e-13, "out");
+  expect_close(d.lse, expected.lse, 1e-13, "lse");
+  for (double x : forward<float>(c, qkv).lse) EXPECT_LE(std::fabs(x), 2.0 + std::log(40.0) + 1e-5);
 }
 
 TEST(AttentionShape, WhatDoesNotFitIsRefused) {

@@ -24,6 +24,7 @@ struct Case {
   std::int64_t window = 0;
   std::vector<int> documents{};  ///< [samples, seq]: the first token of each one's document
   std::int64_t value_dim = 0;    ///< 0: dim
+  double softcap = 0.0;          ///< c: scaled scores s become c tanh(s / c); 0: none
   std::int64_t values() const { return value_dim > 0 ? value_dim : dim; }
   std::int64_t width() const { return (heads + kv_heads) * dim + kv_heads * values(); }
   std::int64_t out_width() const { return heads * values(); }
@@ -39,6 +40,7 @@ struct Case {
     s.value_dim = value_dim;
     s.first_head = first_head;
     s.scale = 1.0 / std::sqrt(static_cast<double>(dim));
+    s.softcap = softcap;
     s.window = window;
     return s;
   }
@@ -51,12 +53,19 @@ struct Case {
   std::string name() const {
     return "samples" + std::to_string(samples) + "_seq" + std::to_string(seq) + "_heads" + std::to_string(heads) + "_" +
            std::to_string(kv_heads) + "_dim" + std::to_string(dim) +
-           (value_dim > 0 ? "_values" + std::to_string(value_dim) : "") + (rate > 0 ? "_dropout" : "");
+           (value_dim > 0 ? "_values" + std::to_string(value_dim) : "") + (rate > 0 ? "_dropout" : "") +
+           (softcap > 0 ? "_cap" : "");
   }
 };
 /// A case whose heads of values are so wide.
 inline Case with_values(Case c, std::int64_t value_dim) {
   c.value_dim = value_dim;
+  return c;
+}
+
+/// A case whose scores have a cap.
+inline Case with_cap(Case c, double softcap) {
+  c.softcap = softcap;
   return c;
 }
 
@@ -154,14 +163,28 @@ struct Head {
     auto const index = ((c.first_head + head) * c.seq + i) * c.seq + j;
     return p3d::base::random_word(drop.key, c.first_sample + sample, index) >= drop.threshold ? drop.scale : 0.0;
   }
+  /// The hyperbolic tangent of a score divided by its cap.
+  double tangent(Vec const& qkv, std::int64_t i, std::int64_t j) const {
+    return std::tanh(scaled(qkv, i, j) / c.softcap);
+  }
+  double scaled(Vec const& qkv, std::int64_t i, std::int64_t j) const {
+    double s = 0;
+    for (std::int64_t d = 0; d < c.dim; ++d) s += qkv[q(i, d)] * qkv[k(j, d)];
+    return s / std::sqrt(static_cast<double>(c.dim));
+  }
+  double score(Vec const& qkv, std::int64_t i, std::int64_t j) const {
+    return c.softcap > 0 ? c.softcap * tangent(qkv, i, j) : scaled(qkv, i, j);
+  }
+  /// The derivative of score() by scaled().
+  double slope(Vec const& qkv, std::int64_t i, std::int64_t j) const {
+    return c.softcap > 0 ? 1.0 - std::pow(tangent(qkv, i, j), 2) : 1.0;
+  }
   /// Row i of the probabilities; returns the log-sum-exp.
   double probabilities(Vec const& qkv, std::int64_t i, Vec& p) const {
     p.assign(c.seq, 0.0);
     double sum = 0;
     for (std::int64_t j = c.first_key(sample, i); j <= i; ++j) {
-      double s = 0;
-      for (std::int64_t d = 0; d < c.dim; ++d) s += qkv[q(i, d)] * qkv[k(j, d)];
-      p[j] = std::exp(s / std::sqrt(static_cast<double>(c.dim)));
+      p[j] = std::exp(score(qkv, i, j));
       sum += p[j];
     }
     for (double& x : p) x /= sum;
@@ -202,12 +225,13 @@ inline Vec plain_gradient(Case const& c, Vec const& qkv, Vec const& dout) {
           }
           mean += p[j] * dp[j];
         }
-        for (std::int64_t j = 0; j <= i; ++j)
+        for (std::int64_t j = 0; j <= i; ++j) {
+          double const ds = scale * p[j] * (dp[j] - mean) * h.slope(qkv, i, j);
           for (std::int64_t d = 0; d < c.dim; ++d) {
-            double const ds = scale * p[j] * (dp[j] - mean);
             g[h.q(i, d)] += ds * qkv[h.k(j, d)];
             g[h.k(j, d)] += ds * qkv[h.q(i, d)];
           }
+        }
       }
   return g;
 }

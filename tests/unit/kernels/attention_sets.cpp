@@ -41,6 +41,8 @@ std::vector<Case> cases() {
   add({1, 600, 1, 1, 8, 0.1}, 40, {257, 3, 200, 1, 1});
   add(with_values({2, 70, 4, 2, 6, 0.2}, 4), 40, {1, 5, 70, 3, 64});
   add(with_values({1, 600, 2, 1, 4, 0.0}, 6), 65, {});
+  add(with_cap({2, 70, 4, 2, 8, 0.2}, 0.6), 40, {1, 5, 70, 3, 64});
+  add(with_cap({1, 600, 2, 1, 8, 0.0}, 0.9), 65, {});
   return out;
 }
 
@@ -59,7 +61,7 @@ TEST_P(AttentionMask, IsThatOfTheMatricesWrittenOut) {
   expect_close(f.out, expected.out, 4e-6, "out, float");
   expect_close(backward<float>(c, qkv, dout, f), plain_gradient(c, qkv, dout), 1e-5, "dqkv, float");
 }
-INSTANTIATE_TEST_SUITE_P(All, AttentionMask, ::testing::Range(0, 11));
+INSTANTIATE_TEST_SUITE_P(All, AttentionMask, ::testing::Range(0, 13));
 
 /// Rows of the tokens of a set, of each sample.
 Vec rows_of(Vec const& m, std::int64_t samples, std::int64_t seq, std::int64_t width, TokenSet const& tokens) {

@@ -102,7 +102,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes, CachedAttention,
                                            windowed({2, 20, 4, 2, 6, 0.0}, 5), windowed({1, 149, 2, 1, 8, 0.0}, 70),
                                            windowed({1, 12, 2, 1, 8, 0.0}, 99), with_values({2, 5, 4, 2, 6, 0.0}, 4),
                                            with_values({1, 66, 2, 2, 20, 0.0}, 37),
-                                           windowed(with_values({2, 20, 4, 2, 4, 0.0}, 6), 5)),
+                                           windowed(with_values({2, 20, 4, 2, 4, 0.0}, 6), 5),
+                                           windowed(with_cap({2, 20, 4, 2, 6, 0.0}, 0.6), 7),
+                                           with_cap({1, 66, 4, 2, 20, 0.0}, 1.1)),
                          [](auto const& info) { return info.param.name(); });
 
 }  // namespace attention_test

@@ -26,9 +26,9 @@ struct Result {
   double loss;
   Vec lse, gradient;
 };
-/// The vocabulary split into shards at the columns of `cuts`, as parallel ranks would do it.
+/// The vocabulary split into shards at the columns of `cuts`, as parallel ranks would do it; logits have a cap.
 template <class T>
-Result run(Vec const& x, std::vector<std::int64_t> const& cuts, double scale) {
+Result run(Vec const& x, std::vector<std::int64_t> const& cuts, double scale, double cap = 0.0) {
   auto const t = ints_of(targets);
   std::vector<Owned2<T>> parts;
   std::vector<Owned2<Acc<T>>> partials;
@@ -41,6 +41,7 @@ Result run(Vec const& x, std::vector<std::int64_t> const& cuts, double scale) {
     for (std::int64_t r = 0; r < rows; ++r)
       part.insert(part.end(), x.begin() + r * padded + cuts[s], x.begin() + r * padded + cuts[s + 1]);
     parts.push_back(matrix_of<T>(rows, cuts[s + 1] - cuts[s], part));
+    kernels::cap_logits<T>(ExecSpace(), cap, parts.back());
     Owned1<Acc<T>> const top("p3d::test::max", rows), copy("p3d::test::copy", rows);
     Owned2<Acc<T>> const partial("p3d::test::sums", 2, rows);
     kernels::logits_parts<T>(ExecSpace(), parts.back(), valid(s), cuts[s], t, top, copy, partial);
@@ -75,7 +76,8 @@ Result run(Vec const& x, std::vector<std::int64_t> const& cuts, double scale) {
   });
   Vec gradient(rows * padded);
   for (std::size_t s = 0; s < parts.size(); ++s) {
-    kernels::cross_entropy_backward<T>(ExecSpace(), t, lse, valid(s), cuts[s], static_cast<Acc<T>>(scale), parts[s]);
+    kernels::cross_entropy_backward<T>(ExecSpace(), t, lse, valid(s), cuts[s], static_cast<Acc<T>>(scale), parts[s],
+                                       cap);
     auto const h = host(parts[s]);
     auto const width = cuts[s + 1] - cuts[s];
     for (std::int64_t r = 0; r < rows; ++r)
@@ -96,6 +98,17 @@ Result plain(Vec const& x, double scale) {
       p.gradient[r * padded + c] = scale * (std::exp(x[r * padded + c] - p.lse[r]) - (c == targets[r] ? 1.0 : 0.0));
   }
   return p;
+}
+
+/// The logits with their cap.
+Vec capped(Vec x, double cap) {
+  for (double& v : x) v = cap * std::tanh(v / cap);
+  return x;
+}
+/// The gradient of logits before their cap, for that of logits z behind it.
+Vec before_cap(Vec gradient, Vec const& z, double cap) {
+  for (std::size_t i = 0; i < z.size(); ++i) gradient[i] *= 1.0 - std::pow(z[i] / cap, 2);
+  return gradient;
 }
 
 class CrossEntropy : public ::testing::TestWithParam<std::vector<std::int64_t>> {};
@@ -123,6 +136,44 @@ TEST_P(CrossEntropy, BackwardMatchesFiniteDifferences) {
   auto const cuts = GetParam();
   expect_gradient([&](Vec const& v) { return run<double>(v, cuts, 1.0).loss; }, logits,
                   run<double>(logits, cuts, 1.0).gradient, "dlogits");
+}
+
+constexpr double cap = 2.5;  // of logits that reach 9
+
+TEST_P(CrossEntropy, CappedMatchesSoftmaxWrittenOut) {
+  auto const z = capped(logits, cap);
+  auto const expected = plain(z, 0.125);
+  auto const gradient = before_cap(expected.gradient, z, cap);
+  auto const d = run<double>(logits, GetParam(), 0.125, cap);
+  EXPECT_NEAR(d.loss, expected.loss, 1e-12);
+  expect_close(d.gradient, gradient, 1e-15, "gradient");
+  auto const f = run<float>(logits, GetParam(), 0.125, cap);
+  EXPECT_NEAR(f.loss, expected.loss, 1e-5);
+  expect_close(f.gradient, gradient, 1e-6, "gradient");
+}
+
+TEST_P(CrossEntropy, CappedBackwardMatchesFiniteDifferences) {
+  auto const cuts = GetParam();
+  expect_gradient([&](Vec const& v) { return run<double>(v, cuts, 1.0, cap).loss; }, logits,
+                  run<double>(logits, cuts, 1.0, cap).gradient, "dlogits");
+}
+
+template <class S>
+void check_capped_16_bits(std::vector<std::int64_t> const& cuts) {
+  auto const x = rounded<S>(logits), z = rounded<S>(capped(x, cap));
+  auto const found = run<S>(x, cuts, 0.125, cap), expected = plain(z, 0.125);
+  EXPECT_NEAR(found.loss, expected.loss, 0.02);  // a logit may be rounded to the other neighbour
+  expect_rounded<S>(found.gradient, before_cap(expected.gradient, z, cap), "gradient", 1e-3);
+}
+TEST_P(CrossEntropy, CappedIn16BitsIsTheOneInDoubleRoundedTwice) {
+  check_capped_16_bits<bfloat16>(GetParam());
+  check_capped_16_bits<float16>(GetParam());
+}
+
+TEST(CrossEntropyCap, OfZeroChangesNothing) {
+  auto const x = matrix_of<double>(rows, padded, logits);
+  kernels::cap_logits<double>(ExecSpace(), 0.0, x);
+  expect_same(host(x), logits, "logits");
 }
 
 template <class S>
