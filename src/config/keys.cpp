@@ -162,6 +162,10 @@ void add_model(std::vector<Key>& table) {
   s.number("residual_multiplier", &Model::residual_multiplier, {.max = 1e6, .min_open = true},
            "what attention and feed-forward add to the residual stream is multiplied by it");
   s.number("logits_scaling", &Model::logits_scaling, {.max = 1e6, .min_open = true}, "the logits are divided by it");
+  s.number("attention_softcap", &Model::attention_softcap, {.min = 0.0, .max = 1e6},
+           "c: the scores of attention, scaled, become c tanh(score / c), as in Gemma 2; 0: they stay");
+  s.number("logits_softcap", &Model::logits_softcap, {.min = 0.0, .max = 1e6},
+           "c: the logits, scaled, become c tanh(logit / c) before the loss, as in Gemma 2; 0: they stay");
 }
 
 /// The names of axes, as words of a message.

@@ -160,6 +160,14 @@ void check_embedding_multiplier(Check const& c) {
           "remove model.embedding_multiplier, or set model.position to \"rope\"");
 }
 
+/// A cap far below 1 makes all scores alike, and one that single precision rounds to 0 divides by it.
+void check_softcap(Check const& c, char const* key, double cap) {
+  constexpr double least = 1e-3;
+  if (!c.known({key}) || cap == 0.0 || cap >= least) return;
+  c.error({key}, fmt::format("0, which is no cap, or a number from {} on", least), fmt::format("{}", cap),
+          fmt::format("set {} to 0, or to that of the model; Gemma 2 has 50 for attention and 30 for logits", key));
+}
+
 /// Scaling of rotary positions needs rotary positions, and factors in order.
 void check_rope_scaling(Check const& c) {
   if (!c.known({"model.rope_scaling", "model.position"})) return;
@@ -204,6 +212,8 @@ void check_model(Check const& check) {
   check_embedding_multiplier(check);
   check_rope_layers(check);
   check_rope_scaling(check);
+  check_softcap(check, "model.attention_softcap", check.config.model.attention_softcap);
+  check_softcap(check, "model.logits_softcap", check.config.model.logits_softcap);
   check_tensor_parallel(check);
 }
 

@@ -13,7 +13,8 @@ ContextHeads context_heads(config::Config const& c, int tp_rank) {
           .head_dim = c.model.head_dim(),
           .value_dim = c.model.value_dim(),
           .first_head = heads * tp_rank,
-          .scale = c.model.attention_scale()};
+          .scale = c.model.attention_scale(),
+          .softcap = c.model.attention_softcap};
 }
 
 namespace {

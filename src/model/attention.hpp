@@ -65,6 +65,7 @@ public:
         rotary_(c, layer),
         window_(c.model.window_of(layer)),
         scale_(c.model.attention_scale()),
+        softcap_(c.model.attention_softcap),
         division_(layout::context_division(c)) {
     auto const site = [&](char const* name, double multiplier) {
       return kernels::make_dropout(c.model.dropout, c.run.seed, fmt::format("dropout.layers.{}.attn.{}", layer, name),
@@ -125,6 +126,7 @@ protected:
     shape.head_dim = sizes_.head_dim;
     shape.value_dim = sizes_.value_dim;
     shape.scale = scale_;
+    shape.softcap = softcap_;
     shape.window = window_;
     return shape;
   }
@@ -150,7 +152,8 @@ private:
   }
 
   std::int64_t window_;
-  double scale_;  ///< the scores are multiplied by it
+  double scale_;    ///< the scores are multiplied by it
+  double softcap_;  ///< the cap of scores; 0: none
   layout::ContextDivision division_;
   kernels::Dropout probability_dropout_, branch_dropout_;
 };

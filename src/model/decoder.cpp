@@ -5,6 +5,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/device/guard.hpp>
+#include <p3d/kernels/cross_entropy.hpp>
 #include <p3d/kernels/embedding.hpp>
 
 #include <algorithm>
@@ -98,6 +99,7 @@ Decoder<P>::Decoder(config::Config const& c, layout::StageMap const& stages, int
       final_norm_(c),
       embedding_multiplier_(c.model.embedding_multiplier),
       logits_scaling_(c.model.logits_scaling),
+      logits_softcap_(c.model.logits_softcap),
       vocab_(divided_ ? parallel::vocab_shard(c.model.vocab_size, c.parallel.pp * tp.size(),
                                               stages.pipeline_rank(stage) * tp.size() + tp.rank())
                       : parallel::vocab_shard(c.model.vocab_size, tp)),
@@ -175,6 +177,7 @@ std::vector<double> Decoder<P>::logits(StageWeights<P> const& w, std::int64_t n)
   P3D_REQUIRE(n * vocab_.rows <= static_cast<std::int64_t>(logits_.size()), "there are logits of one row of each text");
   View2<S> const out(logits_.data(), n, vocab_.rows);
   parallel::column_linear_forward<S>(*tp_, final_rows(n), w.head.value, View1<S const>(), out);
+  kernels::cap_logits<S>(tp_->exec, logits_softcap_, out);
   auto const host = device::copy_to_host("p3d::model::logits", tp_->exec, out);
   std::vector<double> result(static_cast<std::size_t>(n * vocab_.valid_rows));
   for (std::int64_t i = 0; i < n; ++i)

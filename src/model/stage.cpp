@@ -6,6 +6,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/device/guard.hpp>
+#include <p3d/kernels/cross_entropy.hpp>
 #include <p3d/kernels/elementwise.hpp>
 #include <p3d/kernels/embedding.hpp>
 #include <p3d/parallel/share.hpp>
@@ -366,6 +367,7 @@ void Stage<P>::forward(StageWeights<P> const& w, int slot, bool training) {
   if (vocabulary_elsewhere_) return;
   parallel::column_linear_forward<S>(*tp_, whole_head_input(s, *forward_.scratch).wait(), w.head.value,
                                      View1<S const>(), s.logits);
+  kernels::cap_logits<S>(tp_->exec, config_->model.logits_softcap, s.logits);
   auto const& scratch = *forward_.scratch;
   parallel::vocab_loss_forward<S>(*tp_, vocab_, s.logits, s.targets, {s.lse, scratch.row_max, scratch.sums},
                                   scratch.loss_sum);
@@ -472,7 +474,7 @@ void Stage<P>::head_backward(StageWeights<P> const& w, ActivationSlot& s, double
   parallel::WholeRows<S> input;
   if (weights) input = whole_head_input(s, *backward_.scratch);
   parallel::vocab_loss_backward<S>(*tp_, vocab_, s.targets, s.lse, static_cast<typename P::Accumulate>(loss_scale),
-                                   s.logits);
+                                   s.logits, config_->model.logits_softcap);
   auto sum = parallel::column_linear_backward_input<S>(*tp_, s.logits, w.head.value, backward_.scratch->dfinal);
   if (weights) head_backward_weight(w, s, std::move(input));
   sum.wait();

@@ -16,6 +16,7 @@ VocabularyPart<P>::VocabularyPart(config::Config const& c, int pipeline_rank, pa
     : ranks_(c.parallel.pp * c.parallel.tp),
       number_(pipeline_rank * tp.size() + tp.rank()),
       shard_(parallel::vocab_shard(c.model.vocab_size, ranks_, number_)),
+      softcap_(c.model.logits_softcap),
       tp_(&tp),
       scratch_(&scratch) {
   auto const s = layout::block_sizes(c, scratch.rank);
@@ -44,6 +45,7 @@ void VocabularyPart<P>::head_forward(StageWeights<P> const& w, int slot) {
   auto& s = heads_[at(slot)];
   auto input = parallel::start_gather_rows<S>(*tp_, s.input, scratch_->block.gathered);
   parallel::column_linear_forward<S>(*tp_, input.wait(), w.head.value, View1<S const>(), s.logits);
+  kernels::cap_logits<S>(tp_->exec, softcap_, s.logits);
   A* const mine = s.parts.data() + number_ * part_size();
   View1<A> const top(mine, tokens_);
   kernels::logits_parts<S>(tp_->exec, s.logits, shard_.valid_rows, shard_.begin, s.targets, top, top,
@@ -60,7 +62,7 @@ void VocabularyPart<P>::head_backward(StageWeights<P> const& w, int slot, bool c
   kernels::cross_entropy_loss<A>(tp_->exec, s.targets, top, sums, s.lse, counts ? scratch_->loss_sum : View1<double>());
   if (!training) return;
   auto input = parallel::start_gather_rows<S>(*tp_, s.input, scratch_->block.gathered);
-  parallel::vocab_loss_backward<S>(*tp_, shard_, s.targets, s.lse, static_cast<A>(loss_scale), s.logits);
+  parallel::vocab_loss_backward<S>(*tp_, shard_, s.targets, s.lse, static_cast<A>(loss_scale), s.logits, softcap_);
   auto const whole = tp_->sequence ? scratch_->dfinal : s.gradient;
   auto summed = parallel::column_linear_backward_input<S>(*tp_, s.logits, w.head.value, whole);
   // With tensor parallelism the weight's GEMM hides its sum; without, the other ranks need not wait for that GEMM.

@@ -107,6 +107,7 @@ struct ContextAttention<S>::Work {
     s.value_dim = of.heads_.values();
     s.first_head = first_head;
     s.scale = of.heads_.scale;
+    s.softcap = of.heads_.softcap;
     s.window = call.window;
     s.documents = call.documents;
     return s;

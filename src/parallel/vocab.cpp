@@ -41,8 +41,9 @@ void vocab_loss_forward(TensorParallel& tp, VocabShard const& shard, View2<S con
 
 template <class S>
 void vocab_loss_backward(TensorParallel& tp, VocabShard const& shard, View1<int const> targets,
-                         View1<device::accumulate_t<S> const> lse, device::accumulate_t<S> scale, View2<S> logits) {
-  kernels::cross_entropy_backward<S>(tp.exec, targets, lse, shard.valid_rows, shard.begin, scale, logits);
+                         View1<device::accumulate_t<S> const> lse, device::accumulate_t<S> scale, View2<S> logits,
+                         double cap) {
+  kernels::cross_entropy_backward<S>(tp.exec, targets, lse, shard.valid_rows, shard.begin, scale, logits, cap);
 }
 
 #define P3D_INSTANTIATE(S)                                                                                       \
@@ -51,7 +52,8 @@ void vocab_loss_backward(TensorParallel& tp, VocabShard const& shard, View1<int 
   template void vocab_loss_forward<S>(TensorParallel&, VocabShard const&, View2<S const>, View1<int const>,      \
                                       LossBuffers<device::accumulate_t<S>> const&, View1<double>);               \
   template void vocab_loss_backward<S>(TensorParallel&, VocabShard const&, View1<int const>,                     \
-                                       View1<device::accumulate_t<S> const>, device::accumulate_t<S>, View2<S>);
+                                       View1<device::accumulate_t<S> const>, device::accumulate_t<S>, View2<S>,  \
+                                       double);
 P3D_STORAGE_TYPES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE
 

@@ -334,7 +334,9 @@ double StepModel::head_seconds() const {
   GemmType const plain{peak_}, weight{peak_, true};
   double const loss = memory_seconds(cluster_, k_.loss_bytes * tokens_ * v, 2 * tokens_ * v);
   double const norm = 2 * memory_seconds(cluster_, 4 * tokens_ * width_, 2 * tokens_ * width_);
-  double const forward = gemm_seconds(cluster_, plain, tokens_, v, width_) + loss + norm;
+  bool const capped = c_.model.logits_softcap > 0;  // by a pass of its own
+  double const cap = capped ? memory_seconds(cluster_, 2 * bytes_ * tokens_ * v, tokens_ * v) : 0;
+  double const forward = gemm_seconds(cluster_, plain, tokens_, v, width_) + loss + norm + cap;
   double const backward = gemm_seconds(cluster_, plain, tokens_, width_, v) +
                           gemm_seconds(cluster_, weight, v, width_, tokens_) + loss +
                           all_reduce_seconds(cluster_, tensor_group(), bytes_ * tokens_ * width_);

@@ -48,6 +48,7 @@ struct Sample {
     shape.heads = sizes.heads / members, shape.kv_heads = sizes.kv_heads / members;
     shape.head_dim = sizes.head_dim, shape.value_dim = sizes.value_dim;
     shape.scale = 1.0 / std::sqrt(static_cast<double>(sizes.head_dim));
+    shape.softcap = c.model.attention_softcap;
     shape.window = c.model.window_of(0);
     out_width = shape.heads * shape.values();
     width = (shape.heads + shape.kv_heads) * shape.head_dim + shape.kv_heads * shape.values();

@@ -226,6 +226,9 @@ struct Model {
   double attention_multiplier = 0.0;  ///< the scores of attention are multiplied by it; 0: 1 / sqrt(head_dim)
   double residual_multiplier = 1.0;   ///< a branch is multiplied by it before it is added to the residual stream
   double logits_scaling = 1.0;        ///< the logits are divided by it
+  /// c above 0: scores of attention become c tanh(s / c) before the mask (Gemma 2, arXiv 2408.00118, section 2).
+  double attention_softcap = 0.0;
+  double logits_softcap = 0.0;  ///< c above 0: logits, scaled, become c tanh(z / c) before the loss (Gemma 2)
   /// Number of tokens that a query sees, itself included; 0: all before it. One number for each layer; a list that is
   /// shorter than the model begins anew where it ends. Empty: no layer has a window.
   std::vector<std::int64_t> window;

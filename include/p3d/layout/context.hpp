@@ -57,6 +57,7 @@ struct ContextHeads {
   std::int64_t value_dim = 0;   ///< width of a head of values and outputs; 0: head_dim
   std::int64_t first_head = 0;  ///< global number of the first query head
   double scale = 1.0;           ///< factor of the scores, usually 1 / sqrt(head_dim)
+  double softcap = 0.0;         ///< the cap of scores, model.attention_softcap; 0: none
   /// The width of a head of values, of the output, and of the gradients of both.
   std::int64_t values() const { return value_dim > 0 ? value_dim : head_dim; }
   std::int64_t query_columns() const { return heads * head_dim; }

@@ -100,7 +100,7 @@ private:
   std::int64_t texts_;
   std::vector<TransformerBlock<P>> blocks_;
   NormLayer<P> final_norm_;
-  double embedding_multiplier_, logits_scaling_;
+  double embedding_multiplier_, logits_scaling_, logits_softcap_;
   parallel::VocabShard vocab_;
   std::int64_t cache_rows_, key_columns_, value_columns_;  ///< shapes of the caches of a layer
   device::Owned1<S> caches_;                               ///< keys, then values, of layer after layer

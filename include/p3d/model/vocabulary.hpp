@@ -73,6 +73,7 @@ private:
   std::int64_t tokens_ = 0;
   int ranks_ = 1, number_ = 0;
   parallel::VocabShard shard_;
+  double softcap_ = 0.0;  ///< the cap of logits; 0: none
   parallel::TensorParallel* tp_ = nullptr;
   Workspace<P>* scratch_ = nullptr;
 };

@@ -43,9 +43,11 @@ template <class S>
 void vocab_loss_forward(TensorParallel& tp, VocabShard const& shard, View2<S const> logits, View1<int const> targets,
                         LossBuffers<device::accumulate_t<S>> const& buffers, View1<double> total);
 
-/// Turns logits in place into scale (softmax - one_hot), without a message.
+/// Turns logits in place into scale (softmax - one_hot), without a message. `cap` is that of kernels::cap_logits, which
+/// the logits went through; 0: none.
 template <class S>
 void vocab_loss_backward(TensorParallel& tp, VocabShard const& shard, View1<int const> targets,
-                         View1<device::accumulate_t<S> const> lse, device::accumulate_t<S> scale, View2<S> logits);
+                         View1<device::accumulate_t<S> const> lse, device::accumulate_t<S> scale, View2<S> logits,
+                         double cap = 0.0);
 
 }  // namespace p3d::parallel
