@@ -401,13 +401,16 @@ void read_olmo3(Reader& r, HuggingFaceModel& out, std::string const& path) {
   read_mixed_layers(r, m, default_interval);
 }
 
-/// Reads Gemma3TextConfig: norms on both sides with 1 + weight, a scaled embedding, GeGLU, and two bases of rotary
-/// frequencies, of layers with a window and of others.
-void read_gemma3(Reader& r, HuggingFaceModel& out, std::string const& path) {
-  constexpr std::int64_t default_scalar = 256, default_interval = 6;
-  constexpr double local_theta = 1e4;
-  read_llama(r, out, path, {.rope_theta = 1e6, .tied = true, .kv_heads = 4, .head_dim = 256, .biases = false});
-  auto& m = out.model;
+/// The value of a soft cap; null: 0, none. `otherwise` stands for a key that is left out.
+double read_softcap(Reader& r, char const* key, double otherwise) {
+  constexpr double least = 1e-3;
+  return r.left_out(key) ? otherwise : r.number(key, least, 1e6, 0.0);
+}
+
+/// Reads the keys that Gemma 2 and 3 share: norms with 1 + weight, a scaled embedding, GeGLU, and soft caps of scores
+/// and logits, whose defaults are given.
+void read_gemma(Reader& r, Model& m, double attention_softcap, double logits_softcap) {
+  constexpr std::int64_t default_scalar = 256;
   m.activation = Activation::geglu;
   m.norm_offset = 1;
   m.embedding_multiplier = std::sqrt(static_cast<double>(m.hidden));
@@ -416,6 +419,35 @@ void read_gemma3(Reader& r, HuggingFaceModel& out, std::string const& path) {
   auto const activation = r.value("hidden_activation");
   if (!activation.is_null() && activation != "gelu_pytorch_tanh")
     r.wrong("hidden_activation = \"gelu_pytorch_tanh\" (p3d's geglu has the tanh form)", r.found("hidden_activation"));
+  m.attention_softcap = read_softcap(r, "attn_logit_softcapping", attention_softcap);
+  m.logits_softcap = read_softcap(r, "final_logit_softcapping", logits_softcap);
+}
+
+/// Reads Gemma2Config: every second layer has a window, from the first on; all turn alike.
+void read_gemma2(Reader& r, HuggingFaceModel& out, std::string const& path) {
+  constexpr std::int64_t default_interval = 2;
+  constexpr double attention_softcap = 50.0, logits_softcap = 30.0;
+  read_llama(r, out, path, {.tied = true, .kv_heads = 4, .head_dim = 256, .biases = false});
+  auto& m = out.model;
+  read_gemma(r, m, attention_softcap, logits_softcap);
+  if (m.rope_local_theta > 0) r.wrong("one rope_theta in all kinds of layers", "others");
+  read_mixed_layers(r, m, default_interval);
+  m.rope_scaling_layers.clear();
+  // Published files say these once more, under names that transformers does not read.
+  if (r.has("hidden_act") && r.value("hidden_act") != "gelu_pytorch_tanh")
+    r.wrong("hidden_act = \"gelu_pytorch_tanh\", as hidden_activation says", r.found("hidden_act"));
+  if (r.has("sliding_window_size") && r.value("sliding_window_size") != r.value("sliding_window"))
+    r.wrong("sliding_window_size = sliding_window", r.found("sliding_window_size"));
+}
+
+/// Reads Gemma3TextConfig: a Gemma 2 with norms of queries and keys and two bases of rotary frequencies, of layers with
+/// a window and of others.
+void read_gemma3(Reader& r, HuggingFaceModel& out, std::string const& path) {
+  constexpr std::int64_t default_interval = 6;
+  constexpr double local_theta = 1e4;
+  read_llama(r, out, path, {.rope_theta = 1e6, .tied = true, .kv_heads = 4, .head_dim = 256, .biases = false});
+  auto& m = out.model;
+  read_gemma(r, m, 0.0, 0.0);
   if (!r.has("rope_parameters")) m.rope_local_theta = r.number("rope_local_base_freq", 1e-300, 1e12, local_theta);
   r.value("rope_local_base_freq");
   if (m.rope_local_theta == m.rope_theta) m.rope_local_theta = 0.0;
@@ -472,7 +504,8 @@ void require_heads(Reader& r, HuggingFaceModel const& read) {
   if (m.mla.on()) return;
   bool const gpt = read.family == ModelFamily::gpt2;
   bool const own_default = read.family == ModelFamily::qwen3 || read.family == ModelFamily::glm4 ||
-                           read.family == ModelFamily::gemma3_text || read.family == ModelFamily::ministral3;
+                           read.family == ModelFamily::gemma2 || read.family == ModelFamily::gemma3_text ||
+                           read.family == ModelFamily::ministral3;
   bool const follows = !r.has("head_dim") && !own_default;
   if (m.hidden % m.heads != 0 && follows)
     r.wrong(gpt ? "n_embd divisible by n_head" : "hidden_size divisible by num_attention_heads, or head_dim",
@@ -503,6 +536,7 @@ void read_family(Reader& r, HuggingFaceModel& out, std::string const& path) {
     case ModelFamily::olmoe: return read_olmoe(r, out, path);
     case ModelFamily::granite: return read_granite(r, out, path);
     case ModelFamily::glm4: return read_glm4(r, out, path);
+    case ModelFamily::gemma2: return read_gemma2(r, out, path);
     case ModelFamily::gemma3_text: return read_gemma3(r, out, path);
     case ModelFamily::phi3: return read_phi3(r, out, path);
     case ModelFamily::smollm3: return read_smollm3(r, out, path);

@@ -85,10 +85,14 @@ std::vector<std::string> strange(Model const& m, ModelFamily family) {
   bool const gpt = family == ModelFamily::gpt2;
   want(m.norm == (gpt ? Norm::layernorm : Norm::rmsnorm), "norm", to_string(m.norm));
   want(m.position == (gpt ? Position::learned : Position::rope), "position", to_string(m.position));
-  bool const gemma3 = family == ModelFamily::gemma3_text;
-  auto const activation = gpt ? Activation::gelu : gemma3 ? Activation::geglu : Activation::swiglu;
+  bool const gemma3 = family == ModelFamily::gemma3_text, gemma = gemma3 || family == ModelFamily::gemma2;
+  auto const activation = gpt ? Activation::gelu : gemma ? Activation::geglu : Activation::swiglu;
   want(m.activation == activation, "activation", to_string(m.activation));
-  want(m.norm_offset == (gemma3 ? 1 : 0), "norm_offset", fmt::format("{}", m.norm_offset));
+  want(m.norm_offset == (gemma ? 1 : 0), "norm_offset", fmt::format("{}", m.norm_offset));
+  if (!gemma) {
+    want(m.attention_softcap == 0.0, "attention_softcap", fmt::format("{}", m.attention_softcap));
+    want(m.logits_softcap == 0.0, "logits_softcap", fmt::format("{}", m.logits_softcap));
+  }
   if (family != ModelFamily::ministral3)
     want(m.rope_query_beta == 0.0, "rope_query_beta", fmt::format("{}", m.rope_query_beta));
   if (!gemma3) want(m.rope_local_theta == 0.0, "rope_local_theta", fmt::format("{}", m.rope_local_theta));
@@ -102,8 +106,8 @@ std::vector<std::string> strange(Model const& m, ModelFamily family) {
                            : windows == FamilyWindows::one ? one_window(m)
                                                            : one_window_or_none(m);
   want(good_window, "window", text_of_layers(m.window, 0));
-  // Where layers differ, those without a window are scaled.
-  bool const mixed = windows == FamilyWindows::mixed;
+  // Where layers differ, those without a window are scaled; Gemma 2 turns all alike.
+  bool const mixed = windows == FamilyWindows::mixed && family != ModelFamily::gemma2;
   bool const scaled = m.rope_scaling == RopeScaling::none ||
                       !any_layer(m, [&](auto l) { return m.scales_rope(l) != (!mixed || m.window_of(l) == 0); });
   want(scaled, "rope_scaling_layers", text_of_layers(m.rope_scaling_layers, 1));
@@ -114,9 +118,9 @@ std::vector<std::string> strange(Model const& m, ModelFamily family) {
     want(m.rope_fraction == 1.0, "rope_fraction", fmt::format("{}", m.rope_fraction));
   if (!gpt && !deepseek) want((m.rope_pairs == RopePairs::neighbours) == glm4, "rope_pairs", to_string(m.rope_pairs));
   if (family != ModelFamily::granite) {
-    double const embedding = gemma3 ? std::sqrt(static_cast<double>(m.hidden)) : 1.0;
+    double const embedding = gemma ? std::sqrt(static_cast<double>(m.hidden)) : 1.0;
     want(m.embedding_multiplier == embedding, "embedding_multiplier", fmt::format("{}", m.embedding_multiplier));
-    bool const scaled_scores = m.attention_multiplier != 0.0 && !(gemma3 && pre_attention_scalar(m));
+    bool const scaled_scores = m.attention_multiplier != 0.0 && !(gemma && pre_attention_scalar(m));
     if (!deepseek) want(!scaled_scores, "attention_multiplier", fmt::format("{}", m.attention_multiplier));
     want(m.residual_multiplier == 1.0, "residual_multiplier", fmt::format("{}", m.residual_multiplier));
     want(m.logits_scaling == 1.0, "logits_scaling", fmt::format("{}", m.logits_scaling));
@@ -168,7 +172,9 @@ Json rope_of(Model const& m) {
 ModelFamily like_llama(Model const& m) {
   if (m.mla.on()) return ModelFamily::deepseek_v3;
   if (m.norm_placement == NormPlacement::sandwich)
-    return m.norm_offset == 1 ? ModelFamily::gemma3_text : ModelFamily::glm4;
+    return m.norm_offset == 0          ? ModelFamily::glm4
+           : m.qk_norm == QkNorm::none ? ModelFamily::gemma2
+                                       : ModelFamily::gemma3_text;
   if (m.norm_placement == NormPlacement::post) return has_window(m) ? ModelFamily::olmo3 : ModelFamily::olmo2;
   if (has_multiplier(m)) return ModelFamily::granite;
   if (m.moe.on() && m.moe.score == RouterScore::sigmoid && m.moe.choice_bias) return ModelFamily::glm4_moe;
@@ -265,6 +271,7 @@ void write_mixed_layers(Model const& m, ModelFamily family, Json& out) {
     if (m.window_of(l) > 0) out["sliding_window"] = m.window_of(l);
     out["layer_types"].push_back(m.window_of(l) > 0 ? "sliding_attention" : "full_attention");
   }
+  if (family == ModelFamily::gemma2) return;
   if (family == ModelFamily::gemma3_text) {
     out["rope_local_base_freq"] = m.rope_local_theta > 0 ? m.rope_local_theta : m.rope_theta;
     return;
@@ -276,6 +283,21 @@ void write_mixed_layers(Model const& m, ModelFamily family, Json& out) {
   Json const plain{{"rope_type", "default"}, {"rope_theta", m.rope_theta}};
   out["rope_parameters"] = {{"full_attention", rope_parameters_of(m)}, {"sliding_attention", plain}};
   out.erase("rope_scaling");
+}
+
+/// Adds the keys of Gemma 2 and 3 that Llama has not.
+void write_gemma(Model const& m, ModelFamily family, Json& out) {
+  out.erase("hidden_act");
+  out["hidden_activation"] = "gelu_pytorch_tanh";
+  out["query_pre_attn_scalar"] = pre_attention_scalar(m);
+  out["attention_bias"] = false;
+  // The caps that a Gemma 2 has where the file names none.
+  bool const needed = family == ModelFamily::gemma2;
+  auto const cap = [&](char const* key, double value) {
+    if (needed || value > 0) out[key] = value > 0 ? Json(value) : Json(nullptr);
+  };
+  cap("attn_logit_softcapping", m.attention_softcap);
+  cap("final_logit_softcapping", m.logits_softcap);
 }
 
 /// The keys of LlamaConfig and of the configurations after it.
@@ -318,12 +340,7 @@ Json write_llama(Model const& m, ModelFamily family) {
   if (phi3 || family == ModelFamily::ministral3)
     out["sliding_window"] = has_window(m) ? Json(m.window_of(0)) : Json(nullptr);
   if (row_of(family).windows == FamilyWindows::mixed) write_mixed_layers(m, family, out);
-  if (family == ModelFamily::gemma3_text) {
-    out.erase("hidden_act");
-    out["hidden_activation"] = "gelu_pytorch_tanh";
-    out["query_pre_attn_scalar"] = pre_attention_scalar(m);
-    out["attention_bias"] = false;
-  }
+  if (family == ModelFamily::gemma2 || family == ModelFamily::gemma3_text) write_gemma(m, family, out);
   if (family == ModelFamily::qwen2 || family == ModelFamily::qwen3 || smollm3) out["use_sliding_window"] = false;
   if (smollm3)
     for (std::int64_t l = 0; l < m.layers; ++l) out["no_rope_layers"].push_back(m.rotates(l) ? 1 : 0);

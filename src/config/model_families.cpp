@@ -33,9 +33,12 @@ constexpr ModelFamilyRow rows[] = {
     {ModelFamily::glm4, "GLM-4", "Glm4ForCausalLM",
      "as Llama, no bias but maybe qkv_bias, norm_placement sandwich, rope_pairs neighbours", false, QkNorm::none,
      NormPlacement::sandwich},
+    {ModelFamily::gemma2, "Gemma 2", "Gemma2ForCausalLM",
+     "as Gemma 3, without qk_norm, attention_softcap and logits_softcap", false, QkNorm::none, NormPlacement::sandwich,
+     FamilyWindows::mixed},
     {ModelFamily::gemma3_text, "Gemma 3", "Gemma3ForCausalLM",
      "rmsnorm, norm_offset 1, norm_placement sandwich, qk_norm head, rope, geglu, no bias, embedding_multiplier "
-     "sqrt(hidden), one window for some layers",
+     "sqrt(hidden), one window for some layers, maybe soft caps",
      false, QkNorm::head, NormPlacement::sandwich, FamilyWindows::mixed},
     {ModelFamily::phi3, "Phi-3", "Phi3ForCausalLM",
      "as Llama, no bias, one window for all layers, any rope_fraction; fused tensors, by its config.json", false,

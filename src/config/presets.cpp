@@ -4,8 +4,8 @@
 // by its 40 heads), Llama 2 (Touvron et al. 2023) and Llama 3 (Dubey et al. 2024, table 3),
 // Qwen2.5 (arXiv 2412.15115, and its config.json), Mistral-Nemo-Base-2407 and SmolLM3-3B (their config.json),
 // Qwen3 (arXiv 2505.09388, tables 1 and 2, and its config.json), OLMoE-1B-7B-0924, OLMo-2-0425-1B, OLMo-2-1124-7B,
-// granite-3.1-2b-base, GLM-4-9B-0414, Gemma 3 270M and 1B, Phi-4, DeepSeek-V3, Moonlight-16B-A3B and GLM-4.5-Air (their
-// config.json).
+// granite-3.1-2b-base, GLM-4-9B-0414, Gemma 2 2B and 9B, Gemma 3 270M and 1B, Phi-4, DeepSeek-V3, Moonlight-16B-A3B and
+// GLM-4.5-Air (their config.json).
 
 #include "config/presets.hpp"
 
@@ -118,10 +118,19 @@ void deepseek_v3_tiny(Model& m) {
   latents(m, 48, 24, 8, 4, 8);
 }
 void glm_air(Model& m) { m.rope_fraction = 0.5; }
-void gemma3(Model& m) {
-  m.norm_eps = small_eps, m.qk_norm = QkNorm::head;
+void gemma(Model& m) {
+  m.norm_eps = small_eps;
   m.norm_placement = NormPlacement::sandwich, m.norm_offset = 1, m.activation = Activation::geglu;
   m.embedding_multiplier = std::sqrt(static_cast<double>(m.hidden));
+}
+void gemma2(Model& m) {
+  gemma(m);
+  m.attention_softcap = 50.0, m.logits_softcap = 30.0;
+  m.window = {4096, 0};
+}
+void gemma3(Model& m) {
+  gemma(m);
+  m.qk_norm = QkNorm::head;
   m.window = {512, 512, 512, 512, 512, 0}, m.rope_local_theta = 1e4;
 }
 
@@ -153,6 +162,8 @@ constexpr Preset table[] = {
     {"olmo2-7b", llama, 4096, 32, 32, 0, 11008, 4096, 100352, 5e5, false, olmo2},
     {"granite3.1-2b", llama, 2048, 40, 32, 8, 8192, 131072, 49155, 5e6, true, granite},
     {"glm4-9b", llama, 4096, 40, 32, 2, 13696, 32768, 151552, 1e4, false, glm4, {}, 128, true},
+    {"gemma2-2b", llama, 2304, 26, 8, 4, 9216, 8192, 256000, 1e4, true, gemma2, {}, 256},
+    {"gemma2-9b", llama, 3584, 42, 16, 8, 14336, 8192, 256000, 1e4, true, gemma2, {}, 256},
     {"gemma3-270m", llama, 640, 18, 4, 1, 2048, 32768, 262144, 1e6, true, gemma3, {}, 256},
     {"gemma3-1b", llama, 1152, 26, 4, 1, 6912, 32768, 262144, 1e6, true, gemma3, {}, 256},
     {"phi4", llama, 5120, 40, 40, 10, 17920, 16384, 100352, 2.5e5, false},

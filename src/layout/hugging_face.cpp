@@ -62,9 +62,10 @@ constexpr NameRow glm4_names[] = {{"post_norm1", "model.layers.{}.post_self_attn
                                   {"mlp.up", "model.layers.{}.mlp.gate_up_proj", false, true},
                                   {"post_norm2", "model.layers.{}.post_mlp_layernorm"}};
 
-constexpr NameRow gemma3_names[] = {{"post_norm1", "model.layers.{}.post_attention_layernorm"},
-                                    {"norm2", "model.layers.{}.pre_feedforward_layernorm"},
-                                    {"post_norm2", "model.layers.{}.post_feedforward_layernorm"}};
+// Gemma 2 and Gemma 3 have the same names.
+constexpr NameRow gemma_names[] = {{"post_norm1", "model.layers.{}.post_attention_layernorm"},
+                                   {"norm2", "model.layers.{}.pre_feedforward_layernorm"},
+                                   {"post_norm2", "model.layers.{}.post_feedforward_layernorm"}};
 
 constexpr NameRow phi3_names[] = {{"attn.q", "model.layers.{}.self_attn.qkv_proj"},
                                   {"attn.k", "model.layers.{}.self_attn.qkv_proj", false, true},
@@ -129,7 +130,7 @@ NameRow const& find_row(ModelFamily family, std::string const& stem) {
   NameRow const* row = nullptr;
   if (family == ModelFamily::olmo2 || family == ModelFamily::olmo3) row = find(olmo2_names);
   if (family == ModelFamily::glm4) row = find(glm4_names);
-  if (family == ModelFamily::gemma3_text) row = find(gemma3_names);
+  if (family == ModelFamily::gemma2 || family == ModelFamily::gemma3_text) row = find(gemma_names);
   if (family == ModelFamily::phi3) row = find(phi3_names);
   if (has_choice_bias(family)) row = find(deepseek_names);
   if (!row) row = family == ModelFamily::gpt2 ? find(gpt2_names) : find(llama_names);

@@ -105,6 +105,11 @@ CASES = {
         rope_parameters={"full_attention": {"rope_type": "yarn", "rope_theta": 300.0, "factor": 4.0, "beta_fast": 2.0,
                                             "beta_slow": 0.5, "original_max_position_embeddings": 8},
                          "sliding_attention": {"rope_type": "default", "rope_theta": 300.0}}, **TOKENS)),
+    "gemma2": (torch.float32, None, lambda: transformers.Gemma2Config(
+        vocab_size=256, hidden_size=20, intermediate_size=24, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=6, max_position_embeddings=32, sliding_window=5, rms_norm_eps=1e-6,
+        query_pre_attn_scalar=9, attn_logit_softcapping=2.0, final_logit_softcapping=3.0, pad_token_id=None,
+        bos_token_id=None, eos_token_id=255)),
     "gemma3": (torch.float32, None, lambda: transformers.Gemma3TextConfig(
         vocab_size=256, hidden_size=20, intermediate_size=24, num_hidden_layers=3, num_attention_heads=4,
         num_key_value_heads=2, head_dim=6, max_position_embeddings=32, sliding_window=5, rms_norm_eps=1e-6,
@@ -174,8 +179,10 @@ def in_double():
 
 
 def load(folder):
+    # torch's own attention knows no soft cap of scores: Gemma 2 does without it.
+    attention = "eager" if transformers.AutoConfig.from_pretrained(folder).model_type == "gemma2" else "sdpa"
     model = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, attn_implementation="sdpa", experts_implementation="eager").double().eval()
+        folder, attn_implementation=attention, experts_implementation="eager").double().eval()
     with in_double():  # frequencies in fp64
         for name, module in list(model.named_modules()):
             if name.endswith("rotary_emb"):
