@@ -41,10 +41,12 @@ config::Model small_model(config::ModelFamily family) {
   if (m.qkv_bias) m.head_size = 6;
   if (family == ModelFamily::glm4) m.head_size = 8, m.rope_fraction = 0.5, m.rope_pairs = config::RopePairs::neighbours;
   if (family == ModelFamily::granite) m.embedding_multiplier = 3.0, m.residual_multiplier = 0.5, m.logits_scaling = 2.0;
-  if (family == ModelFamily::gemma3_text) {
+  if (family == ModelFamily::gemma2 || family == ModelFamily::gemma3_text) {
     m.activation = config::Activation::geglu, m.norm_offset = 1, m.head_size = 6, m.window = {3, 0};
-    m.embedding_multiplier = std::sqrt(8.0), m.rope_local_theta = 100, m.rope_scaling = config::RopeScaling::none;
+    m.embedding_multiplier = std::sqrt(8.0);
   }
+  if (family == ModelFamily::gemma2) m.attention_softcap = 50.0, m.logits_softcap = 30.0;
+  if (family == ModelFamily::gemma3_text) m.rope_local_theta = 100, m.rope_scaling = config::RopeScaling::none;
   if (family == ModelFamily::ministral3) m.rope_query_beta = 0.1;
   if (family == ModelFamily::mistral) m.window = {3};
   if (family == ModelFamily::olmo3) m.window = {3, 0}, m.rope_scaling = config::RopeScaling::none;

@@ -49,13 +49,14 @@ std::vector<Model> models(int ranks) {
                            "model.mla.q_lora_rank=10", "model.mla.qk_nope_head_dim=6", "model.mla.qk_rope_head_dim=4",
                            "model.mla.v_head_dim=8", "model.rope_pairs=neighbours"});
   out.push_back(std::move(latent));
-  // Norms behind sub-layers, and on both sides with pairs of neighbours and multipliers.
+  // Norms behind sub-layers, and on both sides with pairs of neighbours, multipliers and caps that are reached.
   out[3].overrides.insert(out[3].overrides.end(), {"model.qk_norm=full", "model.norm_placement=post"});  // llama-untied
   out[2].overrides.insert(
       out[2].overrides.end(),
       {"model.norm_placement=sandwich", "model.norm_offset=1", "model.activation=geglu", "model.rope_fraction=0.5",
        "model.rope_pairs=neighbours", "model.embedding_multiplier=3", "model.attention_multiplier=0.4",
-       "model.residual_multiplier=0.5", "model.logits_scaling=1.5"});  // llama-tied
+       "model.residual_multiplier=0.5", "model.logits_scaling=1.5", "model.attention_softcap=0.05",
+       "model.logits_softcap=0.3"});  // llama-tied
   return out;
 }
 

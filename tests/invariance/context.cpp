@@ -53,13 +53,15 @@ std::vector<Case> cases() {
   };
   return {{"llama", with(llama, {"model.seq_len=37", "batch.micro=2"})},
           {"gpt2", with(gpt2, {"model.seq_len=33", "batch.micro=1"})},
-          {"window", with(llama, {"model.seq_len=40", "batch.micro=1", "model.window=[7, 0]",
-                                  "model.norm_placement=post", "model.rope_local_theta=100",
-                                  "model.attention_multiplier=0.5", "model.rope_pairs=neighbours"})},
+          {"window",
+           with(llama, {"model.seq_len=40", "batch.micro=1", "model.window=[7, 0]", "model.norm_placement=post",
+                        "model.rope_local_theta=100", "model.attention_multiplier=0.5", "model.rope_pairs=neighbours",
+                        "model.attention_softcap=0.05", "model.logits_softcap=0.3"})},
           {"latent",
            with(llama, {"model.seq_len=39", "batch.micro=2", "model.kv_heads=8", "model.mla.kv_lora_rank=16",
                         "model.mla.qk_nope_head_dim=6", "model.mla.qk_rope_head_dim=4", "model.mla.v_head_dim=8"})},
-          {"packed", with(llama, {"model.seq_len=41", "batch.micro=2", "data.pack=true", "data.eod_token=10"})},
+          {"packed", with(llama, {"model.seq_len=41", "batch.micro=2", "data.pack=true", "data.eod_token=10",
+                                  "model.attention_softcap=0.1"})},
           {"packed-gpt2",
            with(gpt2, {"model.seq_len=48", "batch.micro=1", "data.pack=true", "data.eod_token=32", "model.window=9"})}};
 }

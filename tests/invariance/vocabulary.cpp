@@ -76,7 +76,7 @@ int run(test::Options const& o) {
   for (Words const& model :
        {Words{"model.preset=gpt2-tiny", "model.dropout=0.1"},
         Words{"model.preset=llama-tiny", "model.kv_heads=4", "model.ffn=48", "model.embedding_multiplier=3",
-              "model.logits_scaling=1.5", "model.norm_placement=sandwich"},
+              "model.logits_scaling=1.5", "model.norm_placement=sandwich", "model.logits_softcap=0.2"},
         Words{"model.preset=gpt2-tiny", "model.tied_embeddings=false"}}) {
     auto const reference =
         test::train(make_config(model, {}, 1), comm::Communicator::self(), steps, test::Also::evaluation);

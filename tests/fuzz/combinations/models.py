@@ -5,13 +5,13 @@ DENSE_PRESETS = ("gpt2-tiny", "gpt2-124m", "gpt2-350m", "gpt2-774m", "gpt2-1558m
                  "gpt3-175b", "llama-tiny", "llama-124m", "llama2-7b", "llama2-13b", "llama2-70b", "llama3-8b",
                  "llama3-70b", "mistral-nemo-12b", "qwen2.5-0.5b", "qwen2.5-7b", "smollm3-3b", "qwen3-0.6b",
                  "qwen3-8b", "olmo2-1b", "olmo2-7b", "granite3.1-2b", "glm4-9b", "phi4", "gemma3-270m",
-                 "gemma3-1b")
+                 "gemma3-1b", "gemma2-2b", "gemma2-9b")
 EXPERT_PRESETS = {"mixtral-tiny": 2, "mixtral-8x7b": 1, "qwen-moe-tiny": 2, "deepseek-moe-tiny": 2, "qwen3-30b-a3b": 2,
                   "olmoe-1b-7b": 2, "glm4.5-air": 1, "deepseek-v3-tiny": 1, "deepseek-v3": 1, "moonlight-16b-a3b": 1}
 LATENT_PRESETS = ("deepseek-v3-tiny", "deepseek-v3", "moonlight-16b-a3b")
 FIRST_DENSE = {"deepseek-moe-tiny": 1, "glm4.5-air": 1, "deepseek-v3-tiny": 1, "deepseek-v3": 3, "moonlight-16b-a3b": 1}
 LLAMA = ("llama", "mistral", "mixtral", "qwen", "deepseek", "moonlight", "smollm3", "olmo", "granite", "glm4", "phi4",
-         "gemma3")
+         "gemma")
 
 
 def kind(f):
@@ -24,7 +24,7 @@ def kind(f):
     if preset:
         f.set(model__preset=preset)
         f.tied = preset.startswith("gpt") or preset in ("llama-124m", "qwen2.5-0.5b", "smollm3-3b", "qwen3-0.6b",
-                                                        "granite3.1-2b", "gemma3-270m", "gemma3-1b")
+                                                        "granite3.1-2b") or preset.startswith("gemma")
         f.shared = preset.startswith(("qwen-moe", "deepseek", "moonlight", "glm4.5"))
     elif llama:
         f.set(model__norm="rmsnorm", model__position="rope", model__activation="swiglu", model__bias=False,
@@ -78,7 +78,7 @@ def latent(f):
 def details(f):
     """Keys of a model that may be anything."""
     d = f.draw
-    changes = ("norm", "placement", "multipliers", "activation", "bias", "qkv", "qk_norm", "tied", "eps")
+    changes = ("norm", "placement", "multipliers", "activation", "bias", "qkv", "qk_norm", "tied", "eps", "caps")
     if f.latent:
         changes = [change for change in changes if change not in ("bias", "qkv", "qk_norm")]
     for change in d.shuffled(changes)[:1 + d.below(4)]:
@@ -91,6 +91,9 @@ def details(f):
             f.set(model__attention_multiplier=d.among("0.0", "0.25", "0.5"),
                   model__residual_multiplier=d.among("1.0", "0.22", "1.5"),
                   model__logits_scaling=d.among("1.0", "0.5", "3.0"))
+        elif change == "caps":
+            f.set(model__attention_softcap=d.among("0.0", "0.1", "2.0", "50.0"),
+                  model__logits_softcap=d.among("0.0", "0.3", "30.0"))
         elif change == "activation":
             f.set(model__activation=d.among("gelu", "swiglu", "geglu"))
         elif change == "bias":

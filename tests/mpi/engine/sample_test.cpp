@@ -31,7 +31,8 @@ config::Config make_config(bool llama, std::vector<std::string> const& more, int
            {"model.heads=4", llama ? "model.kv_heads=2" : "model.kv_heads=4", "model.hidden=32", "model.ffn=48",
             fmt::format("model.vocab_size={}", vocabulary), fmt::format("model.seq_len={}", window), "model.layers=4",
             "model.dropout=0.1", "data.format=synthetic", "batch.micro=1", "batch.global=12", "run.precision=fp64",
-            "optimizer.lr=3e-2"},
+            "optimizer.lr=3e-2", llama ? "model.attention_softcap=0.5" : "model.attention_softcap=0",
+            llama ? "model.logits_softcap=4" : "model.logits_softcap=0"},
            more}),
       ranks);
 }
@@ -135,6 +136,20 @@ TEST_P(Sample, EndsWhereItIsTold) {
   auto greedy = options(200, 0.0);
   greedy.vocabulary = 5;
   EXPECT_EQ(trainer.sample({{3}}, o), trainer.sample({{3}}, greedy));
+}
+
+// All tokens are alike under a cap near 0: what is drawn does not depend on the prompt.
+TEST(SampleCap, OfLogitsReachesTheDraw) {
+  auto world = comm::Communicator::world();
+  auto const dp = fmt::format("parallel.dp={}", world.size());
+  auto const alike = [&](char const* cap) {
+    engine::Trainer<Policy> trainer(make_config(true, {dp, std::string("model.logits_softcap=") + cap}, world.size()),
+                                    world);
+    for (int s = 0; s < 5; ++s) trainer.step();
+    return trainer.sample({prompts[0]}, options(20, 0.9)) == trainer.sample({prompts[2]}, options(20, 0.9));
+  };
+  EXPECT_TRUE(alike("0.001"));
+  EXPECT_FALSE(alike("0"));
 }
 
 TEST(SamplePrompt, OfTokensThatTheModelLacksIsRefused) {

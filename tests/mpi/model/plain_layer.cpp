@@ -144,7 +144,9 @@ Plain PlainLayer::attend(Plain const& q, Plain const& k, Plain const& v) const {
         Complex score;
         for (std::int64_t e = 0; e < n; ++e) score += q(r, h * n + e) * k(sample * length + key, kv * n + e);
         auto const factor = c_.model.attention_multiplier;
-        p.push_back(std::exp(factor > 0 ? score * factor : score / std::sqrt(static_cast<double>(n))));
+        score = factor > 0 ? score * factor : score / std::sqrt(static_cast<double>(n));
+        if (auto const cap = c_.model.attention_softcap; cap > 0) score = cap * std::tanh(score / cap);
+        p.push_back(std::exp(score));
         sum += p.back();
       }
       for (std::int64_t key = 0; key <= query; ++key) {

@@ -50,6 +50,9 @@ std::vector<Case> cases(int ranks) {
       {"weights of norms beside 1",
        {"model.preset=llama-tiny", "model.kv_heads=2", "model.ffn=10", "model.norm_offset=1", "model.qk_norm=head",
         "model.activation=geglu"}},
+      {"capped scores",
+       {"model.preset=llama-tiny", "model.kv_heads=2", "model.ffn=10", "model.attention_softcap=0.8",
+        "model.dropout=0.2"}},
       {"norms on both sides",
        {"model.preset=gpt2-tiny", "model.dropout=0.3", "model.norm_placement=sandwich", "model.residual_multiplier=1.5",
         "model.position=rope", "model.head_dim=8", "model.rope_fraction=0.5", "model.rope_pairs=neighbours"}},
@@ -60,7 +63,7 @@ std::vector<Case> cases(int ranks) {
       {"latent attention without a latent of queries",
        {"model.preset=llama-tiny", "model.kv_heads=4", "model.ffn=10", "model.mla.kv_lora_rank=5",
         "model.mla.qk_nope_head_dim=3", "model.mla.qk_rope_head_dim=2", "model.mla.v_head_dim=8", "model.dropout=0.3",
-        "model.norm_placement=sandwich", "model.norm_offset=1"}}};
+        "model.norm_placement=sandwich", "model.norm_offset=1", "model.attention_softcap=1.5"}}};
   if (ranks > 1) {
     for (std::size_t i = 1, n = out.size(); i < n; ++i)
       out.push_back({out[i].name + " with sequence parallelism", out[i].words, true});

@@ -78,6 +78,8 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"model.attention_multiplier", {"0.25"}},
       {"model.residual_multiplier", {"0.5"}},
       {"model.logits_scaling", {"8"}},
+      {"model.attention_softcap", {"50"}},
+      {"model.logits_softcap", {"30"}},
       {"model.rope_fraction", {"0.5", "model.position=\"rope\""}},
       {"model.rope_pairs", {"neighbours"}},
       {"model.norm_eps", {"1e-6"}},

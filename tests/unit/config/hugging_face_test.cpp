@@ -304,7 +304,11 @@ TEST(HuggingFaceConfig, WhatIsWrittenReadsBackTheSame) {
             "model.rope_beta_fast=9"},
            {"model.preset=llama-tiny", "model.rope_fraction=0.5", "model.window=4"},
            {"model.preset=granite3.1-2b", "model.bias=true", "model.head_dim=32"},
+           {"model.preset=gemma2-2b"},
+           {"model.preset=gemma2-9b", "model.window=[0, 0, 7]", "model.attention_softcap=0", "model.logits_softcap=7",
+            "model.attention_multiplier=0.125", "model.rope_scaling=linear", "model.rope_scaling_factor=3"},
            {"model.preset=gemma3-270m"},
+           {"model.preset=gemma3-270m", "model.attention_softcap=50", "model.logits_softcap=30"},
            {"model.preset=gemma3-1b", "model.window=[9, 0]", "model.rope_local_theta=0", "model.tied_embeddings=false"},
            {"model.preset=llama-tiny", "model.residual_multiplier=0.5", "model.attention_multiplier=0.125"},
            {"model.preset=glm4-9b", "model.rope_fraction=0.25"},
@@ -360,6 +364,11 @@ TEST(HuggingFaceConfig, OtherFormsHaveNoName) {
   of("gemma3-1b", "model.embedding_multiplier=2", "embedding_multiplier = 2, which Gemma 3");
   of("gemma3-1b", "model.attention_multiplier=0.3", "attention_multiplier = 0.3, which Gemma 3");
   of("gemma3-1b", "model.activation=swiglu", "activation = swiglu, which Gemma 3");
+  of("gemma2-2b", "model.rope_local_theta=5", "rope_local_theta = 5, which Gemma 2");
+  of("gemma2-2b", "model.window=[4, 0, 5]", "window = [4, 0, 5], which Gemma 2");
+  of("gemma2-2b", "model.embedding_multiplier=2", "embedding_multiplier = 2, which Gemma 2");
+  of("llama-tiny", "model.attention_softcap=50", "attention_softcap = 50, which Llama");
+  of("llama-tiny", "model.logits_softcap=30", "logits_softcap = 30, which Llama");
   of("llama-tiny", "model.activation=geglu", "activation = geglu, which Llama");
   of("llama-tiny", "model.norm_offset=1", "norm_offset = 1, which Llama");
   of("llama-tiny", "model.norm_placement=sandwich", "rope_pairs = halves, which GLM-4");

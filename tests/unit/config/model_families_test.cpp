@@ -117,6 +117,40 @@ TEST(ModelFamilies, Glm4RotatesNeighboursOfAPartOfEachHead) {
   refused_file(with(llama(), "partial_rotary_factor", 0.5), "rotation of the whole head");
 }
 
+TEST(ModelFamilies, Gemma2CapsScoresAndLogits) {
+  auto const found = read_preset(gemma2(), ModelFamily::gemma2, {"model.preset=gemma2-2b"});
+  EXPECT_EQ(found.model.attention_softcap, 50.0);
+  EXPECT_EQ(found.model.logits_softcap, 30.0);
+  auto const defaults = without(without(gemma2(), "attn_logit_softcapping"), "final_logit_softcapping");
+  EXPECT_EQ(read(defaults).model, found.model) << "the defaults of Gemma2Config";
+  auto const uncapped = with(with(gemma2(), "attn_logit_softcapping", nullptr), "final_logit_softcapping", nullptr);
+  auto const m = read(uncapped).model;
+  EXPECT_EQ(m.attention_softcap + m.logits_softcap, 0.0);
+  auto const text = Json::parse(write_hugging_face(m, "bfloat16", -1));
+  EXPECT_EQ(text["model_type"], "gemma2");
+  EXPECT_TRUE(text.contains("attn_logit_softcapping") && text["attn_logit_softcapping"].is_null());
+  EXPECT_TRUE(text.contains("final_logit_softcapping") && text["final_logit_softcapping"].is_null());
+  // As the 9 B and the 27 B model.
+  EXPECT_EQ(read(with(gemma2(), "sliding_window_size", 4096)).model, found.model);
+  EXPECT_EQ(read(with(gemma2(), "query_pre_attn_scalar", 144)).model.attention_scale(), 1.0 / 12.0);
+  auto layers = gemma2();
+  for (int l = 0; l < 26; ++l) layers["layer_types"].push_back(l % 2 == 0 ? "sliding_attention" : "full_attention");
+  EXPECT_EQ(read(layers).model, found.model);
+  auto const scaled = read(with(gemma2(), "rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}})).model;
+  EXPECT_TRUE(scaled.scales_rope(0) && scaled.scales_rope(1));
+  EXPECT_EQ(read_hugging_face(write_hugging_face(scaled, "bfloat16", -1), "p").model, scaled);
+  refused_file(with(gemma2(), "attn_logit_softcapping", 0.0), "attn_logit_softcapping, a number from 0.001");
+  refused_file(with(gemma2(), "final_logit_softcapping", true), "final_logit_softcapping, a number from 0.001");
+  refused_file(with(gemma2(), "hidden_act", "silu"), "as hidden_activation says: \"silu\"");
+  refused_file(with(gemma2(), "sliding_window_size", 5), "sliding_window_size = sliding_window: 5");
+  refused_file(with(gemma2(), "attention_bias", true), "norms of queries and keys without biases");
+  Json const plain{{"rope_type", "default"}, {"rope_theta", 1e4}}, other{{"rope_type", "default"}, {"rope_theta", 1e5}};
+  refused_file(with(gemma2(), "rope_parameters", {{"full_attention", plain}, {"sliding_attention", other}}),
+               "one rope_theta in all kinds of layers: others");
+  refused_file(with(llama(), "attn_logit_softcapping", 50.0), "scores of any size");
+  refused_file(with(llama(), "final_logit_softcapping", 30.0), "logits of any size");
+}
+
 TEST(ModelFamilies, Gemma3HasTwoBasesAndWeightsBesideOne) {
   auto const found = read_preset(gemma3(), ModelFamily::gemma3_text, {"model.preset=gemma3-1b"});
   EXPECT_EQ(found.model.attention_multiplier, 0.0) << "query_pre_attn_scalar is head_dim";
@@ -134,8 +168,11 @@ TEST(ModelFamilies, Gemma3HasTwoBasesAndWeightsBesideOne) {
   EXPECT_EQ(scaled.rope_scaling, RopeScaling::linear);
   EXPECT_EQ(scaled.rope_scaling_layers, (std::vector<std::int64_t>{0, 0, 0, 0, 0, 1}));
   EXPECT_EQ(read_hugging_face(write_hugging_face(scaled, "bfloat16", -1), "p").model, scaled);
-  refused_file(with(gemma3(), "attn_logit_softcapping", 50.0), "scores of any size");
-  refused_file(with(gemma3(), "final_logit_softcapping", 30.0), "logits of any size");
+  auto const capped = read(with(with(gemma3(), "attn_logit_softcapping", 50.0), "final_logit_softcapping", 30)).model;
+  EXPECT_EQ(capped.attention_softcap, 50.0);
+  EXPECT_EQ(capped.logits_softcap, 30.0);
+  EXPECT_EQ(read_hugging_face(write_hugging_face(capped, "bfloat16", -1), "p").model, capped);
+  EXPECT_FALSE(Json::parse(write_hugging_face(m, "bfloat16", -1)).contains("attn_logit_softcapping"));
   refused_file(with(gemma3(), "hidden_activation", "silu"), "p3d's geglu has the tanh form");
   refused_file(with(gemma3(), "use_bidirectional_attention", true), "attention to earlier tokens");
 }

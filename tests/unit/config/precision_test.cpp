@@ -126,6 +126,16 @@ TEST(FusedAttention, WantsALibraryThatIsThereAndSixteenBits) {
   expect_contains(error.expected, has_fused_attention() ? "16 bits" : "this build of p3d has no library");
 }
 
+#if P3D_16BIT
+TEST(FusedAttention, CapsNoScores) {
+  auto const result =
+      parse("[run]\nprecision = \"bf16\"\n[linalg]\nattention = \"fused\"\n[data]\nformat = \"synthetic\"\n",
+            {"model.attention_softcap=50"}, 0);
+  auto const error = only_error(result);
+  expect_contains(error.expected, has_fused_attention() ? "does not cap scores" : "this build of p3d has no library");
+}
+#endif
+
 TEST(HostGemm, WantsALibraryThatIsThere) {
   auto const result = parse("[linalg]\nhost = \"onednn\"\n[data]\nformat = \"synthetic\"\n", {}, 0);
   if (has_onednn()) {

@@ -200,6 +200,30 @@ inline Json glm4() {
           {"partial_rotary_factor", 0.5}, {"attention_bias", true},     {"attention_dropout", 0.0},
           {"tie_word_embeddings", false}};
 }
+/// As gemma-2-2b: caps of scores and logits, and a window in every second layer.
+inline Json gemma2() {
+  return {{"model_type", "gemma2"},
+          {"architectures", {"Gemma2ForCausalLM"}},
+          {"vocab_size", 256000},
+          {"max_position_embeddings", 8192},
+          {"hidden_size", 2304},
+          {"intermediate_size", 9216},
+          {"num_hidden_layers", 26},
+          {"num_attention_heads", 8},
+          {"num_key_value_heads", 4},
+          {"head_dim", 256},
+          {"hidden_act", "gelu_pytorch_tanh"},
+          {"hidden_activation", "gelu_pytorch_tanh"},
+          {"rms_norm_eps", 1e-6},
+          {"rope_theta", 10000.0},
+          {"query_pre_attn_scalar", 256},
+          {"sliding_window", 4096},
+          {"attn_logit_softcapping", 50.0},
+          {"final_logit_softcapping", 30.0},
+          {"attention_bias", false},
+          {"attention_dropout", 0.0},
+          {"cache_implementation", "hybrid"}};
+}
 /// As gemma-3-1b-pt: every sixth layer attends to all tokens.
 inline Json gemma3() {
   return {{"model_type", "gemma3_text"},

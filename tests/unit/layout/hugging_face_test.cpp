@@ -168,15 +168,19 @@ TEST(HuggingFaceLayout, Olmo2AndGlm4HaveNormsBehindSubLayers) {
   }
 }
 
-TEST(HuggingFaceLayout, Gemma3HasFourNormsInALayer) {
+TEST(HuggingFaceLayout, Gemma2And3HaveFourNormsInALayer) {
   auto c = llama(false);
   c.model.norm_placement = config::NormPlacement::sandwich, c.model.norm_offset = 1;
   c.model.qk_norm = config::QkNorm::head, c.model.activation = config::Activation::geglu;
   c.model.embedding_multiplier = std::sqrt(8.0);
   auto const made = make(c).layout;
   EXPECT_EQ(made.family, config::ModelFamily::gemma3_text);
+  c.model.qk_norm = config::QkNorm::none;
+  auto const older = make(c).layout;
+  EXPECT_EQ(older.family, config::ModelFamily::gemma2);
   for (char const* norm : {"input", "post_attention", "pre_feedforward", "post_feedforward"})
-    EXPECT_TRUE(shapes(made).contains(std::string("model.layers.1.") + norm + "_layernorm.weight")) << norm;
+    for (auto const& one : {made, older})
+      EXPECT_TRUE(shapes(one).contains(std::string("model.layers.1.") + norm + "_layernorm.weight")) << norm;
 }
 
 TEST(HuggingFaceLayout, Phi3JoinsTensorsAndIsKnownByItsOrigin) {

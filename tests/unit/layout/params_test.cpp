@@ -75,7 +75,8 @@ TEST(ParamTable, PublishedModelsHaveTheirNumberOfParameters) {
         Row{"qwen3-0.6b", 596'049'920}, Row{"qwen3-8b", 8'190'735'360}, Row{"qwen3-30b-a3b", 30'532'122'624},
         Row{"olmoe-1b-7b", 6'919'161'856}, Row{"olmo2-1b", 1'484'916'736}, Row{"olmo2-7b", 7'298'617'344},
         Row{"granite3.1-2b", 2'533'531'648}, Row{"glm4-9b", 9'400'279'040}, Row{"phi4", 14'659'507'200},
-        Row{"gemma3-270m", 268'098'176}, Row{"gemma3-1b", 999'885'952},
+        Row{"gemma3-270m", 268'098'176}, Row{"gemma3-1b", 999'885'952}, Row{"gemma2-2b", 2'614'341'888},
+        Row{"gemma2-9b", 9'241'705'984},
         // Without layers of multi-token prediction and biases of the choice (14,848 in DeepSeek-V3's 671,026,419,200).
         Row{"glm4.5-air", 106'852'245'504}, Row{"deepseek-v3", 671'026'404'352},
         Row{"moonlight-16b-a3b", 15'960'108'544}}) {

@@ -24,6 +24,16 @@ TEST(Memory, SixteenBytesPerParameterInFp32WithAdamw) {
   EXPECT_EQ(predict(c, 0), (plan::MemoryPrediction{8 * numbers, 8 * numbers, 0, 0, 0}));
 }
 
+TEST(Memory, ALibrarysAttentionHasNoneWhereItCannotBeTaken) {
+  auto c = test::paper_rows()[0].config();
+  c.run.precision = config::Precision::bf16;
+  ASSERT_EQ(plan::no_fused_attention(c), "");
+  EXPECT_GT(plan::fused_attention_bytes(c), 0);
+  c.model.attention_softcap = 50.0;
+  EXPECT_EQ(plan::no_fused_attention(c), "it does not cap scores (model.attention_softcap)");
+  EXPECT_EQ(plan::fused_attention_bytes(c), 0);
+}
+
 // 16 bits: weights 2, gradients 4, master weights 4 and moments 4 + 4 (Megatron's 18).
 TEST(Memory, EighteenBytesPerParameterIn16Bits) {
   auto c = test::paper_rows()[0].config();

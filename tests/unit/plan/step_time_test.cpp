@@ -168,6 +168,19 @@ TEST(StepTime, OneStageHoldsOneOfEmbeddingAndHead) {
   EXPECT_DOUBLE_EQ(data(true), data(false));
 }
 
+// The cap of logits is one pass more over them: read and written in 16 bits, at 3.35e12 bytes/s.
+TEST(StepTime, CappedLogitsTakeAPassMore) {
+  auto const step = [](char const* cap) {
+    return plan::predict_step(
+        input(with(gpt(8, 1024, 16, 1024), {"model.vocab_size=51200", "batch.micro=4", "batch.global=4",
+                                            std::string("model.logits_softcap=") + cap})),
+        cluster("dgx-h100"), plan::kernels_of("flash", ""));
+  };
+  double const more = step("30").seconds() - step("0").seconds(), pass = 4.0 * 4 * 1024 * 51200 / 3.35e12;
+  EXPECT_GT(more, 0.9 * pass);
+  EXPECT_LT(more, 2 * pass);
+}
+
 // Steps of few large operations are known better than steps that launches bound.
 TEST(StepTime, LaunchesWidenTheInterval) {
   auto const width = [](int hidden) {
