@@ -141,8 +141,8 @@ TEST(ModelFamilies, Gemma2CapsScoresAndLogits) {
   EXPECT_EQ(read_hugging_face(write_hugging_face(scaled, "bfloat16", -1), "p").model, scaled);
   refused_file(with(gemma2(), "attn_logit_softcapping", 0.0), "attn_logit_softcapping, a number from 0.001");
   refused_file(with(gemma2(), "final_logit_softcapping", true), "final_logit_softcapping, a number from 0.001");
-  refused_file(with(gemma2(), "hidden_act", "silu"), "as hidden_activation says: \"silu\"");
-  refused_file(with(gemma2(), "sliding_window_size", 5), "sliding_window_size = sliding_window: 5");
+  refused_file(with(gemma2(), "hidden_act", "silu"), "as hidden_activation says: the string \"silu\"");
+  refused_file(with(gemma2(), "sliding_window_size", 5), "sliding_window_size = sliding_window: the number 5");
   refused_file(with(gemma2(), "attention_bias", true), "norms of queries and keys without biases");
   Json const plain{{"rope_type", "default"}, {"rope_theta", 1e4}}, other{{"rope_type", "default"}, {"rope_theta", 1e5}};
   refused_file(with(gemma2(), "rope_parameters", {{"full_attention", plain}, {"sliding_attention", other}}),
