@@ -55,8 +55,8 @@ std::vector<Model> models(int ranks) {
       out[2].overrides.end(),
       {"model.norm_placement=sandwich", "model.norm_offset=1", "model.activation=geglu", "model.rope_fraction=0.5",
        "model.rope_pairs=neighbours", "model.embedding_multiplier=3", "model.attention_multiplier=0.4",
-       "model.residual_multiplier=0.5", "model.logits_scaling=1.5", "model.attention_softcap=0.05",
-       "model.logits_softcap=0.3"});  // llama-tied
+       "model.residual_multiplier=0.5", "model.logits_scaling=1.5", "model.attention_softcap=0.5",
+       "model.logits_softcap=3"});  // llama-tied
   return out;
 }
 

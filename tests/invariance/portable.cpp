@@ -44,7 +44,8 @@ Words case_of(std::string_view name) {
     return words;
   };
   if (name == "llama") return with({});
-  if (name == "window") return with({"model.window=[7, 0]", "model.seq_len=37"});
+  if (name == "window")
+    return with({"model.window=[7, 0]", "model.seq_len=37", "model.attention_softcap=0.2", "model.logits_softcap=3"});
   if (name == "packed") return with({"data.pack=true", "data.eod_token=10"});
   if (name == "gpt2") return {"model.preset=gpt2-tiny", "model.dropout=0.1", "model.seq_len=33", "batch.micro=1"};
   P3D_REQUIRE(name == "experts", "a case has a name");
