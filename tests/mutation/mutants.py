@@ -63,7 +63,7 @@ KERNELS = [
     ("cross_entropy.cpp", "x[target] -= before_cap(factor, logit, most);", "x[target] -= factor;", "kernels"),
     ("numeric.hpp", "return T(1) - t * t;", "return T(1) - t;", "kernels kernels_portable"),
     ("attention_blas.cpp", "[=](int j) { d[j] *= slope[j]; }", "[=](int j) { d[j] = d[j]; }", "kernels"),
-    ("attention_gemm.cpp", "if (top > -infinity<T>) top = soft_cap(top, cap);", "if (top > -infinity<T>) top = cap;",
+    ("attention_gemm.cpp", "if constexpr (capped) prob[i] *= soft_cap_slope(score.x[i], cap);", "",
      "kernels_portable"),
     ("cached_attention.cpp", "cap > T(0) ? soft_cap(dot, cap) : dot", "dot", "kernels"),
     ("../model/vocabulary.cpp", "  kernels::cap_logits<S>(tp_->exec, softcap_, s.logits);\n", "",
