@@ -217,6 +217,28 @@ void read_experts(Reader& r, HuggingFaceModel& out, char const* number, std::int
   if (out.model.bias) r.wrong("attention_bias = false (a model with experts has no biases)", r.found("attention_bias"));
 }
 
+void read_mixed_layers(Reader& r, Model& m, std::int64_t interval, std::int64_t default_window) {
+  auto const window = r.integer("sliding_window", limits::width, default_window);
+  auto const kinds = r.value("layer_types");
+  bool const good = kinds.is_null() || (kinds.is_array() && std::ssize(kinds) == m.layers &&
+                                        std::all_of(kinds.begin(), kinds.end(), [](auto const& kind) {
+                                          return kind == "full_attention" || kind == "sliding_attention";
+                                        }));
+  if (!good)
+    return r.wrong("layer_types, \"full_attention\" or \"sliding_attention\" for each layer", r.found("layer_types"));
+  for (std::int64_t l = 0; l < m.layers; ++l) {
+    bool const full =
+        kinds.is_null() ? (l + 1) % interval == 0 : kinds[static_cast<std::size_t>(l)] == "full_attention";
+    m.window.push_back(full ? 0 : window);
+    m.rope_scaling_layers.push_back(full || m.rope_scaling == RopeScaling::none ? 1 : 0);
+  }
+  bool const windowed = std::any_of(m.window.begin(), m.window.end(), [](auto w) { return w > 0; });
+  if (windowed && !r.has("sliding_window") && !r.left_out("sliding_window"))
+    r.wrong("sliding_window, a whole number, where a layer has sliding_attention", r.found("sliding_window"));
+  m.rope_scaling_layers = shortest_period(std::move(m.rope_scaling_layers), 1);
+  m.window = shortest_period(std::move(m.window), 0);
+}
+
 namespace {
 
 /// Reads MistralConfig: a Llama without biases whose layers have one window. A key that is left out has the default,
@@ -362,31 +384,6 @@ void read_olmo2(Reader& r, HuggingFaceModel& out, std::string const& path) {
   read_llama(r, out, path, {.norm_eps = 1e-5, .biases = false});
 }
 
-/// Reads layer_types and sliding_window of models of which some layers have a window; without the list all but every
-/// `interval`th. Scaled rotary frequencies are those of the other layers.
-void read_mixed_layers(Reader& r, Model& m, std::int64_t interval) {
-  constexpr std::int64_t default_window = 4096;
-  auto const window = r.integer("sliding_window", limits::width, default_window);
-  auto const kinds = r.value("layer_types");
-  bool const good = kinds.is_null() || (kinds.is_array() && std::ssize(kinds) == m.layers &&
-                                        std::all_of(kinds.begin(), kinds.end(), [](auto const& kind) {
-                                          return kind == "full_attention" || kind == "sliding_attention";
-                                        }));
-  if (!good)
-    return r.wrong("layer_types, \"full_attention\" or \"sliding_attention\" for each layer", r.found("layer_types"));
-  for (std::int64_t l = 0; l < m.layers; ++l) {
-    bool const full =
-        kinds.is_null() ? (l + 1) % interval == 0 : kinds[static_cast<std::size_t>(l)] == "full_attention";
-    m.window.push_back(full ? 0 : window);
-    m.rope_scaling_layers.push_back(full || m.rope_scaling == RopeScaling::none ? 1 : 0);
-  }
-  bool const windowed = std::any_of(m.window.begin(), m.window.end(), [](auto w) { return w > 0; });
-  if (windowed && !r.has("sliding_window") && !r.left_out("sliding_window"))
-    r.wrong("sliding_window, a whole number, where a layer has sliding_attention", r.found("sliding_window"));
-  m.rope_scaling_layers = shortest_period(std::move(m.rope_scaling_layers), 1);
-  m.window = shortest_period(std::move(m.window), 0);
-}
-
 /// Reads Olmo3Config: an OLMo 2 of which some layers, usually three of four, have a window.
 void read_olmo3(Reader& r, HuggingFaceModel& out, std::string const& path) {
   constexpr std::int64_t default_interval = 4;
@@ -505,7 +502,7 @@ void require_heads(Reader& r, HuggingFaceModel const& read) {
   bool const gpt = read.family == ModelFamily::gpt2;
   bool const own_default = read.family == ModelFamily::qwen3 || read.family == ModelFamily::glm4 ||
                            read.family == ModelFamily::gemma2 || read.family == ModelFamily::gemma3_text ||
-                           read.family == ModelFamily::ministral3;
+                           read.family == ModelFamily::ministral3 || read.family == ModelFamily::gpt_oss;
   bool const follows = !r.has("head_dim") && !own_default;
   if (m.hidden % m.heads != 0 && follows)
     r.wrong(gpt ? "n_embd divisible by n_head" : "hidden_size divisible by num_attention_heads, or head_dim",
@@ -542,6 +539,7 @@ void read_family(Reader& r, HuggingFaceModel& out, std::string const& path) {
     case ModelFamily::smollm3: return read_smollm3(r, out, path);
     case ModelFamily::deepseek_v3: return read_deepseek_v3(r, out, path);
     case ModelFamily::glm4_moe: return read_glm4_moe(r, out, path);
+    case ModelFamily::gpt_oss: return read_gpt_oss(r, out, path);
   }
 }
 

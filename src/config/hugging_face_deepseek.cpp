@@ -195,6 +195,7 @@ void want_biased_experts(Model const& m, ModelFamily family, Want const& want) {
   if (!moe.on()) return want(family == ModelFamily::deepseek_v3, "moe.experts", "0");
   want(moe.score == RouterScore::sigmoid, "moe.score", to_string(moe.score));
   want(moe.choice_bias, "moe.choice_bias", "false");
+  want(!moe.bias, "moe.bias", "true");
   want(moe.capacity_factor == 0.0, "moe.capacity_factor", number(moe.capacity_factor));
   want(!moe.shared_gate, "moe.shared_gate", "true");
   want(moe.shared_ffn > 0 && moe.shared_ffn % moe.ffn == 0, "moe.shared_ffn", number(moe.shared_ffn));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The parts that readers and writers of families share: the keys of Llama and of models with experts
-// (hugging_face.cpp), and the families whose router is DeepSeek-V3's (hugging_face_deepseek.cpp).
+// (hugging_face.cpp), the families whose router is DeepSeek-V3's (hugging_face_deepseek.cpp), and gpt-oss
+// (hugging_face_gpt_oss.cpp).
 
 #include "config/hugging_face_reader.hpp"
 
@@ -37,10 +38,16 @@ void read_llama(Reader& r, HuggingFaceModel& out, std::string const& path, Llama
 /// transformers 5 knows the name num_local_experts in all of them.
 void read_experts(Reader& r, HuggingFaceModel& out, char const* number, std::int64_t experts, std::int64_t top_k);
 
+/// Reads layer_types and sliding_window of models of which some layers have a window; without the list all but every
+/// `interval`th. Scaled rotary frequencies are those of the other layers.
+void read_mixed_layers(Reader& r, Model& m, std::int64_t interval, std::int64_t default_window = 4096);
+
 /// Reads DeepseekV3Config: latent attention, and experts behind some first dense layers.
 void read_deepseek_v3(Reader& r, HuggingFaceModel& out, std::string const& path);
 /// Reads Glm4MoeConfig: a Llama of whose heads a part rotates, with DeepSeek-V3's experts.
 void read_glm4_moe(Reader& r, HuggingFaceModel& out, std::string const& path);
+/// Reads GptOssConfig: a Llama with attention sinks, clamped SwiGLU and experts with biases.
+void read_gpt_oss(Reader& r, HuggingFaceModel& out, std::string const& path);
 
 /// True for the families whose router has sigmoid scores and biases of the choice.
 inline bool has_choice_bias(ModelFamily family) {
@@ -62,5 +69,7 @@ std::optional<double> mscale_all_dim(Model const& model);
 void write_latent_attention(Model const& model, nlohmann::ordered_json& out);
 /// Adds the keys of experts of a family with biases of the choice.
 void write_biased_experts(Model const& model, nlohmann::ordered_json& out);
+/// Adds the keys that GptOssConfig has besides Llama's, but for those of positions and windows.
+void write_gpt_oss(Model const& model, nlohmann::ordered_json& out);
 
 }  // namespace p3d::config

@@ -67,11 +67,13 @@ void want_experts(Moe const& moe, ModelFamily family, bool all_layers, Want cons
   want(moe.scale == 1.0, "moe.scale", number(moe.scale));
   want(!moe.grouped(), "moe.groups", number(moe.groups));
   want(!moe.choice_bias, "moe.choice_bias", "true");
+  bool const gpt_oss = family == ModelFamily::gpt_oss;
+  want(moe.bias == gpt_oss, "moe.bias", moe.bias ? "true" : "false");
   want(moe.capacity_factor == 0.0, "moe.capacity_factor", number(moe.capacity_factor));
   if (family == ModelFamily::qwen2_moe) return want(moe.shared_gate, "moe.shared_gate", "false");
   want(moe.shared_ffn == 0, "moe.shared_ffn", number(moe.shared_ffn));
   if (family == ModelFamily::qwen3_moe) return;
-  if (family == ModelFamily::mixtral) want(moe.normalize, "moe.normalize", "false");
+  if (family == ModelFamily::mixtral || gpt_oss) want(moe.normalize, "moe.normalize", "false");
   want(all_layers, moe.first_dense > 0 ? "moe.first_dense" : "moe.every",
        number(moe.first_dense > 0 ? moe.first_dense : moe.every));
 }
@@ -86,7 +88,11 @@ std::vector<std::string> strange(Model const& m, ModelFamily family) {
   want(m.norm == (gpt ? Norm::layernorm : Norm::rmsnorm), "norm", to_string(m.norm));
   want(m.position == (gpt ? Position::learned : Position::rope), "position", to_string(m.position));
   bool const gemma3 = family == ModelFamily::gemma3_text, gemma = gemma3 || family == ModelFamily::gemma2;
-  auto const activation = gpt ? Activation::gelu : gemma ? Activation::geglu : Activation::swiglu;
+  bool const gpt_oss = family == ModelFamily::gpt_oss;
+  auto const activation = gpt       ? Activation::gelu
+                          : gemma   ? Activation::geglu
+                          : gpt_oss ? Activation::swiglu_clamped
+                                    : Activation::swiglu;
   want(m.activation == activation, "activation", to_string(m.activation));
   want(m.norm_offset == (gemma ? 1 : 0), "norm_offset", fmt::format("{}", m.norm_offset));
   if (!gemma) {
@@ -106,8 +112,8 @@ std::vector<std::string> strange(Model const& m, ModelFamily family) {
                            : windows == FamilyWindows::one ? one_window(m)
                                                            : one_window_or_none(m);
   want(good_window, "window", text_of_layers(m.window, 0));
-  // Where layers differ, those without a window are scaled; Gemma 2 turns all alike.
-  bool const mixed = windows == FamilyWindows::mixed && family != ModelFamily::gemma2;
+  // Where layers differ, those without a window are scaled; Gemma 2 and gpt-oss turn all alike.
+  bool const mixed = windows == FamilyWindows::mixed && family != ModelFamily::gemma2 && !gpt_oss;
   bool const scaled = m.rope_scaling == RopeScaling::none ||
                       !any_layer(m, [&](auto l) { return m.scales_rope(l) != (!mixed || m.window_of(l) == 0); });
   want(scaled, "rope_scaling_layers", text_of_layers(m.rope_scaling_layers, 1));
@@ -127,7 +133,8 @@ std::vector<std::string> strange(Model const& m, ModelFamily family) {
   }
   bool const smollm3 = family == ModelFamily::smollm3;
   bool const biased = gpt || family == ModelFamily::llama || family == ModelFamily::granite || smollm3;  // by the file
-  if (!biased) want(!m.bias, "bias", "true");
+  if (!biased && !gpt_oss) want(!m.bias, "bias", "true");
+  want(m.attention_sinks == gpt_oss, "attention_sinks", m.attention_sinks ? "true" : "false");
   bool const by_file =
       glm4 || glm4_moe || family == ModelFamily::qwen2_moe;  // the file says whether q, k and v have biases
   bool const qwen2 = family == ModelFamily::qwen2;
@@ -170,6 +177,7 @@ Json rope_of(Model const& m) {
 
 /// The only one of the families like Llama that the model can be.
 ModelFamily like_llama(Model const& m) {
+  if (m.attention_sinks) return ModelFamily::gpt_oss;
   if (m.mla.on()) return ModelFamily::deepseek_v3;
   if (m.norm_placement == NormPlacement::sandwich)
     return m.norm_offset == 0          ? ModelFamily::glm4
@@ -256,13 +264,16 @@ Json rope_parameters_of(Model const& m) {
   return rope;
 }
 
-/// Moves the keys of rotary positions into one object, with that of queries.
+/// Moves the keys of rotary positions into one object.
+Json& write_rope_parameters(Model const& m, Json& out) {
+  out.erase("rope_theta"), out.erase("rope_scaling");
+  return out["rope_parameters"] = rope_parameters_of(m);
+}
+/// Does the same for a model whose queries grow with their position.
 void write_query_beta(Model const& m, Json& out) {
-  Json rope = rope_parameters_of(m);
+  auto& rope = write_rope_parameters(m, out);
   rope["original_max_position_embeddings"] = m.rope_original_seq_len;
   rope["llama_4_scaling_beta"] = m.rope_query_beta;
-  out["rope_parameters"] = rope;
-  out.erase("rope_theta"), out.erase("rope_scaling");
 }
 
 /// Adds the keys of a model of which some layers have a window.
@@ -274,6 +285,10 @@ void write_mixed_layers(Model const& m, ModelFamily family, Json& out) {
   if (family == ModelFamily::gemma2) return;
   if (family == ModelFamily::gemma3_text) {
     out["rope_local_base_freq"] = m.rope_local_theta > 0 ? m.rope_local_theta : m.rope_theta;
+    return;
+  }
+  if (family == ModelFamily::gpt_oss) {  // without this object transformers takes a YaRN
+    write_rope_parameters(m, out);
     return;
   }
   // transformers 5.24 reads another rope_theta of OLMo 3 than its default from this form alone; earlier versions read
@@ -303,7 +318,9 @@ void write_gemma(Model const& m, ModelFamily family, Json& out) {
 /// The keys of LlamaConfig and of the configurations after it.
 Json write_llama(Model const& m, ModelFamily family) {
   bool const mixtral = family == ModelFamily::mixtral;
-  bool const all_experts = mixtral || family == ModelFamily::olmoe;  // intermediate_size is that of an expert
+  bool const gpt_oss = family == ModelFamily::gpt_oss;
+  bool const all_experts =
+      mixtral || gpt_oss || family == ModelFamily::olmoe;  // intermediate_size is that of an expert
   Json out{{"architectures", {row_of(family).architecture}},
            {"model_type", to_string(family)},
            {"vocab_size", m.vocab_size},
@@ -350,7 +367,9 @@ Json write_llama(Model const& m, ModelFamily family) {
                       family == ModelFamily::olmo2 || family == ModelFamily::olmo3 || granite || phi3;
   if (no_key && m.head_dim() * m.heads == m.hidden) out.erase("head_dim");
   if (family == ModelFamily::deepseek_v3) write_latent_attention(m, out);
-  if (has_choice_bias(family))
+  if (gpt_oss)
+    write_gpt_oss(m, out);
+  else if (has_choice_bias(family))
     write_biased_experts(m, out);
   else if (row_of(family).experts)
     write_experts(m, family, out);

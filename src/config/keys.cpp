@@ -95,11 +95,18 @@ void add_model(std::vector<Key>& table) {
   s.integer("head_dim", &Model::head_size, {1, limits::hidden}, "width of an attention head",
             "hidden / heads; with model.mla qk_nope_head_dim + qk_rope_head_dim");
   s.integer("ffn", &Model::ffn, {1, limits::width}, "width of the feed-forward layer; a multiple of parallel.tp",
-            "4 hidden (gelu); 8/3 hidden, rounded up to 16 (swiglu, geglu)");
+            "4 hidden (gelu); 8/3 hidden, rounded up to 16 (swiglu, geglu, swiglu_clamped)");
   s.integer("seq_len", &Model::seq_len, {1, limits::width}, "tokens in a sequence");
   s.choice("norm", &Model::norm, "kind of normalisation");
   s.choice("position", &Model::position, "how a token knows its place");
-  s.choice("activation", &Model::activation, "nonlinearity of the feed-forward layer");
+  s.choice(
+      "activation", &Model::activation,
+      "nonlinearity of the feed-forward layer; swiglu_clamped: (up + 1) gate sigmoid(swiglu_alpha gate), with gate "
+      "of at most swiglu_limit and up within +- swiglu_limit, as in gpt-oss");
+  s.number("swiglu_alpha", &Model::swiglu_alpha, {.max = 1e6, .min_open = true},
+           "of swiglu_clamped: factor in the sigmoid of the gate");
+  s.number("swiglu_limit", &Model::swiglu_limit, {.max = 1e6, .min_open = true},
+           "of swiglu_clamped: bound of gate and up");
   s.flag("bias", &Model::bias, "bias vectors in linears and norms");
   s.flag("qkv_bias", &Model::qkv_bias,
          "bias vectors in the linear of q, k and v; without model.bias in no other one, as in Qwen2", "bias");
@@ -146,6 +153,8 @@ void add_model(std::vector<Key>& table) {
   s.of_layers(
       "rope_layers", &Model::rope_layers, 1, 1, "integer from 0 to 1 | list of integers from 0 to 1",
       "of position = \"rope\": 1: a layer rotates queries and keys; 0: it does not (NoPE); a list as of window");
+  s.flag("attention_sinks", &Model::attention_sinks,
+         "each head of queries has a learned number, one more logit of its softmax with a value of 0, as in gpt-oss");
   s.choice("norm_placement", &Model::norm_placement,
            "norms of a layer: pre (in front of attention and feed-forward), post (behind them, before the sum, as in "
            "OLMo 2), sandwich (both)");

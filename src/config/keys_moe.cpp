@@ -31,7 +31,7 @@ MaybeMismatch read_aux_loss(toml::node const& node, std::string const&, Config& 
 
 void add_experts(MoeSection& s) {
   s.integer("experts", &Moe::experts, {0, limits::experts},
-            "experts of a layer, a multiple of parallel.ep; they have no biases; 0: a dense model");
+            "experts of a layer, a multiple of parallel.ep; 0: a dense model");
   s.integer("top_k", &Moe::top_k, {1, limits::experts}, "experts that each token is sent to");
   s.integer("every", &Moe::every, {1, limits::layers},
             "every n-th layer has experts, the n-th first; the others are dense");
@@ -39,6 +39,7 @@ void add_experts(MoeSection& s) {
   s.integer("ffn", &Moe::ffn, {1, limits::width}, "width of one expert, a multiple of parallel.etp", "model.ffn");
   s.integer("shared_ffn", &Moe::shared_ffn, {0, limits::width},
             "width of the shared experts together, which serve every token, a multiple of parallel.tp; 0: none");
+  s.flag("bias", &Moe::bias, "bias vectors in the linears of the router and of routed experts, as in gpt-oss");
   s.flag("shared_gate", &Moe::shared_gate, "a sigmoid gate on the output of the shared experts, as in Qwen-MoE");
 }
 

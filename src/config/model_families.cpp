@@ -48,7 +48,11 @@ constexpr ModelFamilyRow rows[] = {
      "as Llama, no bias, mla; experts, if any, with sigmoid, choice_bias and shared ones of a multiple of their width",
      true},
     {ModelFamily::glm4_moe, "GLM-4.5", "Glm4MoeForCausalLM",
-     "as Llama, no bias but maybe qkv_bias, any rope_fraction, qk_norm head or none, experts as DeepSeek-V3", true}};
+     "as Llama, no bias but maybe qkv_bias, any rope_fraction, qk_norm head or none, experts as DeepSeek-V3", true},
+    {ModelFamily::gpt_oss, "gpt-oss", "GptOssForCausalLM",
+     "as Llama, swiglu_clamped, attention_sinks, experts in all layers, moe.bias, softmax, normalize, one window for "
+     "some layers",
+     true, QkNorm::none, NormPlacement::pre, FamilyWindows::mixed}};
 
 constexpr bool in_order() {
   for (std::size_t i = 0; i < std::size(rows); ++i)

@@ -4,8 +4,8 @@
 // by its 40 heads), Llama 2 (Touvron et al. 2023) and Llama 3 (Dubey et al. 2024, table 3),
 // Qwen2.5 (arXiv 2412.15115, and its config.json), Mistral-Nemo-Base-2407 and SmolLM3-3B (their config.json),
 // Qwen3 (arXiv 2505.09388, tables 1 and 2, and its config.json), OLMoE-1B-7B-0924, OLMo-2-0425-1B, OLMo-2-1124-7B,
-// granite-3.1-2b-base, GLM-4-9B-0414, Gemma 2 2B and 9B, Gemma 3 270M and 1B, Phi-4, DeepSeek-V3, Moonlight-16B-A3B and
-// GLM-4.5-Air (their config.json).
+// granite-3.1-2b-base, GLM-4-9B-0414, Gemma 2 2B and 9B, Gemma 3 270M and 1B, Phi-4, DeepSeek-V3, Moonlight-16B-A3B,
+// GLM-4.5-Air and gpt-oss (their config.json).
 
 #include "config/presets.hpp"
 
@@ -74,6 +74,11 @@ constexpr Moe moonlight_moe() {
   moe.scale = 2.446;
   return moe;
 }
+constexpr Moe gpt_oss_moe(std::int64_t experts) {
+  auto moe = moe_of(experts, 4, 2880, 0.9);
+  moe.bias = true;
+  return moe;
+}
 constexpr Moe glm_moe() { return choice_bias_moe(128, 8, 1408); }
 
 // Functions that set what the models of a kind have besides their sizes.
@@ -118,6 +123,12 @@ void deepseek_v3_tiny(Model& m) {
   latents(m, 48, 24, 8, 4, 8);
 }
 void glm_air(Model& m) { m.rope_fraction = 0.5; }
+void gpt_oss(Model& m) {
+  m.bias = true, m.attention_sinks = true, m.activation = Activation::swiglu_clamped;
+  m.window = {128, 0};
+  m.rope_scaling = RopeScaling::yarn, m.rope_scaling_factor = 32.0, m.rope_original_seq_len = 4096;
+  m.rope_truncate = false;
+}
 void gemma(Model& m) {
   m.norm_eps = small_eps;
   m.norm_placement = NormPlacement::sandwich, m.norm_offset = 1, m.activation = Activation::geglu;
@@ -176,6 +187,8 @@ constexpr Preset table[] = {
     {"deepseek-v3", llama, 7168, 61, 128, 0, 18432, 163840, 129280, 1e4, false, deepseek_v3, deepseek_v3_moe()},
     {"moonlight-16b-a3b", llama, 2048, 27, 16, 0, 11264, 8192, 163840, 5e4, false, moonlight, moonlight_moe()},
     {"glm4.5-air", llama, 4096, 46, 96, 8, 10944, 131072, 151552, 1e6, false, glm_air, glm_moe(), 128, true},
+    {"gpt-oss-20b", llama, 2880, 24, 64, 8, 2880, 131072, 201088, 1.5e5, false, gpt_oss, gpt_oss_moe(32), 64, true},
+    {"gpt-oss-120b", llama, 2880, 36, 64, 8, 2880, 131072, 201088, 1.5e5, false, gpt_oss, gpt_oss_moe(128), 64, true},
 };
 
 }  // namespace

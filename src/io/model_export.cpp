@@ -111,7 +111,10 @@ public:
       input_->read(array.offset + piece.begin * array.cols * bytes, buffer_.data(), buffer_.size());
       sum += checksum(buffer_.data(), count, static_cast<std::uint64_t>(piece.begin * array.cols), size_of(type));
       require_range(array, count);
-      write(parameter, piece, {0, array.cols});
+      if (layout_.places[parameter].interleaved > 1)
+        write_interleaved(parameter, piece);
+      else
+        write(parameter, piece, {0, array.cols});
     }
     return sum;
   }
@@ -125,6 +128,30 @@ private:
                         [&](layout::HuggingFacePlace const& place, layout::Range some, std::int64_t done) {
                           write_part(place, some, cols, buffer_.data() + done * cols.size() * bytes);
                         });
+  }
+
+  /// Writes rows of a tensor in which several parameters take turns, when the first of them comes, whose numbers are in
+  /// buffer_. The others follow it in the table.
+  void write_interleaved(std::size_t first, layout::Range rows) {
+    auto const& place = layout_.places[first];
+    if (place.turn > 0) return;
+    auto const type = file_.header.element;
+    auto const bytes = size_of(type);
+    auto const cols = file_.arrays[first].cols, step = place.interleaved;
+    auto const count = static_cast<std::size_t>(rows.size() * cols);
+    run_.resize(count * static_cast<std::size_t>(step) * bytes);
+    for (std::int64_t turn = 0; turn < step; ++turn) {
+      auto const parameter = first + static_cast<std::size_t>(turn);
+      auto const& other = layout_.places.at(parameter);
+      P3D_REQUIRE(other.tensor == place.tensor && other.turn == turn, "parameters that take turns are neighbours");
+      if (turn > 0)
+        input_->read(file_.arrays[parameter].offset + rows.begin * cols * static_cast<std::int64_t>(bytes),
+                     buffer_.data(), buffer_.size());
+      for (std::size_t i = 0; i < count; ++i)
+        std::memcpy(run_.data() + (i * static_cast<std::size_t>(step) + static_cast<std::size_t>(turn)) * bytes,
+                    buffer_.data() + i * bytes, bytes);
+    }
+    writer_.write(place.tensor, rows.begin * cols * step, static_cast<std::int64_t>(count) * step, type, run_.data());
   }
 
   /// Writes the rectangle rows x cols of one tensor; its numbers are at `data`, row-major.

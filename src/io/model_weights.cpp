@@ -40,8 +40,9 @@ constexpr char const* complete = "copy the whole folder again from where it come
 layout::ParamTable table_of(config::HuggingFaceModel const& read, Safetensors const& files, std::string const& folder) {
   auto const tensors = static_cast<std::int64_t>(files.tensors.size());
   auto const& m = read.model;
-  if (m.layers > tensors || m.moe_layers() * m.moe.experts > tensors) {
-    auto const with = m.moe.on() ? fmt::format(" and their {} experts", m.moe.experts) : "";
+  bool const joined = read.family == config::ModelFamily::gpt_oss;  // one tensor for all experts
+  if (m.layers > tensors || (!joined && m.moe_layers() * m.moe.experts > tensors)) {
+    auto const with = m.moe.on() && !joined ? fmt::format(" and their {} experts", m.moe.experts) : "";
     throw refused(fmt::format("tensors of the {} layers{} of config.json", m.layers, with),
                   fmt::format("{} tensors", tensors), folder, complete);
   }
@@ -182,6 +183,17 @@ double ModelWeights::common_offset(Tensor const& biases) {
   return mean;
 }
 
+void ModelWeights::read_run(Tensor const& tensor, layout::ElementRun const& run, Element as, char* to) {
+  if (run.step == 1) return reader_.read(tensor, run.first, run.count, as, to);
+  auto const bytes = size_of(as);
+  auto const span = (run.count - 1) * run.step + 1;
+  span_.resize(static_cast<std::size_t>(span) * bytes);
+  reader_.read(tensor, run.first, span, as, span_.data());
+  for (std::int64_t i = 0; i < run.count; ++i)
+    std::memcpy(to + static_cast<std::size_t>(i) * bytes, span_.data() + static_cast<std::size_t>(i * run.step) * bytes,
+                bytes);
+}
+
 void ModelWeights::read_part(layout::HuggingFacePlace const& place, layout::Range rows, layout::Range cols, Element as,
                              char* to) {
   auto const& wanted = layout_.tensors[place.tensor];
@@ -195,7 +207,7 @@ void ModelWeights::read_part(layout::HuggingFacePlace const& place, layout::Rang
   auto const bytes = size_of(as);
   if (!place.transposed) {
     layout::for_element_runs(where, wanted.shape.back(), rows, cols, [&](layout::ElementRun const& run) {
-      reader_.read(tensor, run.first, run.count, as, to + static_cast<std::size_t>(run.place) * bytes);
+      read_run(tensor, run, as, to + static_cast<std::size_t>(run.place) * bytes);
     });
     return;
   }

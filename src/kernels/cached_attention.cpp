@@ -20,6 +20,7 @@ struct CachedForward {
   AttentionShape shape;
   CachedTexts texts;
   View2<S const> qkv, keys, values;
+  View1<S const> sinks;
   View2<S> out;
   std::size_t bytes;
   int level = 0;
@@ -38,7 +39,8 @@ struct CachedForward {
     T* const y = scratch.take(values_dim);
     tile_rows(team, 1, [&](int) { tile_cols(team, columns, [=](int d) { y[d] = T(0); }); });
     // Every thread of the team keeps the maximum and the sum for itself.
-    T top = -infinity<T>, sum = T(0);
+    bool const sink = sinks.extent(0) > 0;
+    T top = sink ? T(sinks(head)) : -infinity<T>, sum = sink ? T(1) : T(0);
     std::int64_t const first = shape.window > 0 && shape.window < length ? length - shape.window : 0;
     for (std::int64_t key0 = first; key0 < length; key0 += tile) {
       int const count = static_cast<int>(length - key0 < tile ? length - key0 : tile);
@@ -126,12 +128,12 @@ void store_keys_values(ExecSpace const& exec, TokenRows const& rows, AttentionSh
 template <class S>
 void cached_attention_forward(ExecSpace const& exec, TokenRows const& rows, AttentionShape const& shape,
                               CachedTexts const& texts, View2<S const> qkv, View2<S const> keys, View2<S const> values,
-                              View2<S> out) {
+                              Given<View1<S const>> sinks, View2<S> out) {
   using Pieces = Scratch<Acc<S>>;
   auto const bytes =
       64 + sizeof(Acc<S>) * static_cast<std::size_t>(Pieces::padded(tile) + Pieces::padded(shape.values()));
   launch_tiles("p3d::kernels::cached_attention_forward", exec, rows.rows() * shape.heads,
-               CachedForward<S>{rows, shape, texts, qkv, keys, values, out, bytes});
+               CachedForward<S>{rows, shape, texts, qkv, keys, values, sinks, out, bytes});
 }
 
 #define P3D_INSTANTIATE(S)                                                                                          \
@@ -141,7 +143,7 @@ void cached_attention_forward(ExecSpace const& exec, TokenRows const& rows, Atte
                                      View2<S const>, View2<S>, View2<S>);                                           \
   template void cached_attention_forward<S>(ExecSpace const&, TokenRows const&, AttentionShape const&,              \
                                             CachedTexts const&, View2<S const>, View2<S const>, View2<S const>,     \
-                                            View2<S>);
+                                            Given<View1<S const>>, View2<S>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
 P3D_INSTANTIATE(bfloat16)

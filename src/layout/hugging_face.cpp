@@ -102,6 +102,11 @@ constexpr NameRow deepseek_names[] = {{"attn.q_down", "model.layers.{}.self_attn
                                       {"moe.shared.down", "model.layers.{}.mlp.shared_experts.down_proj"}};
 constexpr char const* choice_bias_name = "model.layers.{}.mlp.gate.e_score_correction_bias";
 
+constexpr NameRow gpt_oss_names[] = {{"moe.router", "model.layers.{}.mlp.router"},
+                                     {"moe.experts.gate", "model.layers.{}.mlp.experts.gate_up_proj"},
+                                     {"moe.experts.up", "model.layers.{}.mlp.experts.gate_up_proj"},
+                                     {"moe.experts.down", "model.layers.{}.mlp.experts.down_proj", true}};
+
 /// A parameter's name without its layer, cut before its last dot: "layers.3.attn.q.weight" is "attn.q" and ".weight".
 struct SplitName {
   std::string stem, ending;
@@ -133,6 +138,7 @@ NameRow const& find_row(ModelFamily family, std::string const& stem) {
   if (family == ModelFamily::gemma2 || family == ModelFamily::gemma3_text) row = find(gemma_names);
   if (family == ModelFamily::phi3) row = find(phi3_names);
   if (has_choice_bias(family)) row = find(deepseek_names);
+  if (family == ModelFamily::gpt_oss) row = find(gpt_oss_names);
   if (!row) row = family == ModelFamily::gpt2 ? find(gpt2_names) : find(llama_names);
   if (!row) row = family == ModelFamily::mixtral ? find(mixtral_names) : find(qwen_moe_names);
   if (!row) base::contract_violated("row", __FILE__, __LINE__, "every parameter of the family has a tensor: " + stem);
@@ -148,6 +154,39 @@ HuggingFacePlace add_experts(NameRow const& row, ParamSpec const& spec, std::int
     out.tensors.push_back(std::move(t));
   }
   return place;
+}
+
+/// Adds the tensor of a parameter of all experts of gpt-oss, which for gate and up is one, and returns the place.
+HuggingFacePlace add_joined_experts(NameRow const& row, SplitName const& name, ParamSpec const& spec,
+                                    std::int64_t experts, HuggingFaceLayout& out) {
+  bool const gate = name.stem.ends_with(".gate"), up = name.stem.ends_with(".up");
+  HuggingFacePlace place;
+  place.tensor = up ? out.places.back().tensor : out.tensors.size();
+  if (gate || up) place.interleaved = 2, place.turn = up ? 1 : 0;
+  bool const bias = name.ending == ".bias";
+  if (row.transposed && !bias) {
+    place.transposed = true;
+    place.block = spec.rows / experts;
+    place.block_elements = place.block * spec.cols;
+  }
+  if (up) return place;
+  HuggingFaceTensor t{fmt::format(fmt::runtime(row.tensor), spec.layer) + (bias ? "_bias" : ""), {experts}};
+  if (place.transposed)
+    t.shape.insert(t.shape.end(), {spec.cols, place.block});
+  else if (bias)
+    t.shape.push_back(place.interleaved * spec.cols);
+  else
+    t.shape.insert(t.shape.end(), {spec.rows / experts, place.interleaved * spec.cols});
+  out.tensors.push_back(std::move(t));
+  return place;
+}
+
+/// The name of the tensor of a vector of gpt-oss that other models do not have; "": it is none of these.
+std::string gpt_oss_vector(ParamSpec const& spec) {
+  auto const of_layer = [&](char const* name) { return fmt::format("model.layers.{}.{}", spec.layer, name); };
+  if (spec.name.ends_with(".attn.sinks")) return of_layer("self_attn.sinks");
+  if (spec.name.ends_with(".moe.router.linear_bias")) return of_layer("mlp.router.bias");
+  return "";
 }
 
 }  // namespace
@@ -166,10 +205,17 @@ HuggingFaceLayout hugging_face_layout(config::ModelFamily family, config::Model 
       out.places.push_back({.tensor = HuggingFacePlace::nowhere});
       continue;
     }
-    auto const [stem, ending] = split(spec);
+    if (auto name = gpt_oss_vector(spec); !name.empty()) {
+      out.places.push_back({.tensor = out.tensors.size()});
+      out.tensors.push_back({std::move(name), {spec.cols}});
+      continue;
+    }
+    auto const name = split(spec);
+    auto const& [stem, ending] = name;
     auto const& row = find_row(out.family, stem);
     if (stem.starts_with("moe.experts.")) {
-      out.places.push_back(add_experts(row, spec, model.moe.experts, out));
+      out.places.push_back(family == ModelFamily::gpt_oss ? add_joined_experts(row, name, spec, model.moe.experts, out)
+                                                          : add_experts(row, spec, model.moe.experts, out));
       continue;
     }
     bool const matrix = ending == ".weight" && stem.find("norm") == std::string::npos;

@@ -127,6 +127,7 @@ private:
       latent_attention(prefix + "attn.", l);
     else
       grouped_query_attention(prefix + "attn.", l);
+    if (m_.attention_sinks) vector(prefix + "attn.sinks", l, m_.heads, by_cols, Init::normal).std = base_std;
     projection(prefix + "attn.out", l, m_.heads * m_.value_dim(), m_.bias);
     norm(prefix + "post_norm1", l, m_.norms_after());
     norm(prefix + "norm2", l, m_.norms_before());
@@ -189,6 +190,7 @@ private:
     if (m_.gated()) experts(prefix + "experts.gate.weight", l, base_std);
     experts(prefix + "experts.up.weight", l, base_std);
     experts(prefix + "experts.down.weight", l, residual_std());
+    if (moe.bias) expert_biases(prefix, l);
     if (moe.shared_ffn == 0) return;
     mlp(prefix + "shared.", l, moe.shared_ffn, false);
     if (moe.shared_gate) matrix(prefix + "shared_gate.weight", l, 1, m_.hidden, replicated, base_std);
@@ -199,6 +201,22 @@ private:
     auto& p = matrix(std::move(name), l, m_.moe.experts * m_.hidden, m_.moe.ffn, replicated, std);
     p.splits = {{0, Axis::ep}, {1, Axis::etp}};
     p.token_axes = expert_token_axes;
+  }
+
+  /// The biases of the router's linear and of all experts, a row for each expert. Those of down are whole on every rank
+  /// of etp: one of them adds them, and all of them have their gradient.
+  void expert_biases(std::string const& prefix, int l) {
+    vector(prefix + "router.linear_bias", l, m_.moe.experts, replicated, Init::zeros);
+    if (m_.gated()) expert_bias(prefix + "experts.gate.bias", l, m_.moe.ffn).splits.push_back({1, Axis::etp});
+    expert_bias(prefix + "experts.up.bias", l, m_.moe.ffn).splits.push_back({1, Axis::etp});
+    expert_bias(prefix + "experts.down.bias", l, m_.hidden);
+  }
+  ParamSpec& expert_bias(std::string name, int l, std::int64_t cols) {
+    auto& p = vector(std::move(name), l, cols, replicated, Init::zeros);
+    p.rows = m_.moe.experts;
+    p.splits = {{0, Axis::ep}};
+    p.token_axes = expert_token_axes;
+    return p;
   }
 
   /// Norms leave what they multiply as it is at first.

@@ -98,9 +98,11 @@ protected:
   void prepare_backward(LayerCall<P> const& c) const final {
     if (c.discarded.attention) c.t.attention->forward(context_call(c), kept_qkv(c), c.a.heads, c.a.lse);
   }
-  /// The backward of attention alone: fills c.t.dqkv.
+  /// The backward of attention alone: fills c.t.dqkv, and adds the gradient of sinks.
   void attend_backward(LayerCall<P> const& c) const {
-    c.t.attention->backward(context_call(c), kept_qkv(c), c.a.heads, c.a.lse, c.t.dheads, c.t.dqkv);
+    auto const call = context_call(c);
+    c.t.attention->backward(call, kept_qkv(c), c.a.heads, c.a.lse, c.t.dheads, c.t.dqkv);
+    c.t.attention->template sinks_backward<typename P::Gradient>(call, c.a.lse, c.w.sinks.grad);
   }
   /// Attention of new tokens of texts: stores what is kept of them, then c.a.qkv -> c.a.heads.
   virtual void attend_cached(LayerCall<P> const& c) const {
@@ -111,7 +113,7 @@ protected:
       attend_new(c);
     else
       kernels::cached_attention_forward<S>(tp_->exec, c.rows, shape, cache.texts, c.a.qkv, cache.keys, cache.values,
-                                           c.a.heads);
+                                           c.w.sinks.value, c.a.heads);
   }
   /// Attention of the beginning of a text, which sees nothing else.
   void attend_new(LayerCall<P> const& c) const {
@@ -143,6 +145,7 @@ private:
     call.samples = c.rows.samples;
     call.window = window_;
     call.documents = c.rows.documents;
+    call.sinks = c.w.sinks.value;
     if (trains(c.kind)) call.dropout = probability_dropout_;
     return call;
   }

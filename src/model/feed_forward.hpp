@@ -13,7 +13,7 @@
 
 namespace p3d::model {
 
-/// An MLP: GELU, or SwiGLU or GeGLU of (gate | up). The activation function adds the bias of the first linear. As
+/// An MLP: GELU, or a SwiGLU or GeGLU of (gate | up). The activation function adds the bias of the first linear. As
 /// shared experts its output may have a gate (SharedGate).
 template <class P>
 class MlpLayer final : public LinearSubLayer<P> {
@@ -23,7 +23,7 @@ public:
   using typename SubLayer<P>::Sums;
   MlpLayer(config::Config const& c, parallel::TensorParallel& tp, int layer)
       : LinearSubLayer<P>(c, tp, layer),
-        activation_(c.model.activation),
+        activation_(c.model),
         branch_dropout_(kernels::make_dropout(c.model.dropout, c.run.seed,
                                               fmt::format("dropout.layers.{}.mlp.out", layer),
                                               c.model.residual_multiplier)) {}
@@ -71,7 +71,7 @@ private:
     activation_backward<S>(activation_, tp_->exec, p.inner, p.d_outer, p.d_inner, p.in_bias.value);
   }
 
-  config::Activation activation_;
+  ActivationFunction activation_;
   kernels::Dropout branch_dropout_;
 };
 

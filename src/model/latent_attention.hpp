@@ -154,7 +154,7 @@ private:
     auto texts = cache.texts;
     texts.value_stride = width;  // the values are the latents in front of the keys' rotated parts
     kernels::cached_attention_forward<S>(tp_->exec, c.rows, shape, texts, cache.queries, cache.keys, cache.keys,
-                                         cache.outputs);
+                                         c.w.sinks.value, cache.outputs);
     for (std::int64_t h = 0; h < sizes_.heads; ++h)
       parallel::column_linear_forward<S>(*tp_, device::columns(cache.outputs, h * rank, (h + 1) * rank),
                                          up_rows(c, h, heads_.nope, heads_.both()), {},

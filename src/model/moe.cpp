@@ -7,6 +7,7 @@
 #include <p3d/base/error.hpp>
 #include <p3d/device/guard.hpp>
 #include <p3d/kernels/elementwise.hpp>
+#include <p3d/kernels/expert_bias.hpp>
 #include <p3d/kernels/expert_rows.hpp>
 #include <p3d/parallel/expert_linear.hpp>
 #include <p3d/parallel/rows.hpp>
@@ -46,8 +47,9 @@ RoutedExperts<P>::RoutedExperts(config::Config const& c, int layer)
     : layer_(layer),
       sizes_(layout::layer_sizes(layout::block_sizes(c), c, layer).moe),
       exchange_(sizes_, static_cast<int>(c.model.moe.top_k)),
-      activation_(c.model.activation),
-      gated_(c.model.gated()) {
+      activation_(c.model),
+      gated_(c.model.gated()),
+      biased_(c.model.moe.bias) {
   auto const& m = c.model.moe;
   routing_.experts = static_cast<int>(m.experts);
   routing_.top_k = static_cast<int>(m.top_k);
@@ -74,7 +76,7 @@ void RoutedExperts<P>::route(ExecSpace const& exec, MoeWeights<P> const& w, Toke
     kernels::jitter_rows<S>(exec, rows, jitter_key_, jitter_, x, t.jittered);
     input = t.jittered;
   }
-  parallel::linear_forward<S, A>(exec, input, w.router.value, a.logits);
+  project(exec, w, input, a);
   View1<A const> bias;
   if constexpr (std::is_same_v<S, A>) {
     bias = w.bias.value;
@@ -97,6 +99,13 @@ void RoutedExperts<P>::route(ExecSpace const& exec, MoeWeights<P> const& w, Toke
   if (kind == RoutePass::training)
     for (std::size_t i = 0; i < chosen.size(); ++i) counts_[i % counts_.size()] += chosen[i];
   if (trains(kind) && aux_ > 0) balance(exec, w, rows, a, t);
+}
+
+template <class P>
+void RoutedExperts<P>::project(ExecSpace const& exec, MoeWeights<P> const& w, View2<S const> x,
+                               MoeActivations<P> const& a) const {
+  parallel::linear_forward<S, A>(exec, x, w.router.value, a.logits);
+  if (biased_) kernels::add_router_bias<S>(exec, w.router_bias.value, a.logits);
 }
 
 template <class P>
@@ -161,13 +170,45 @@ void RoutedExperts<P>::bring(ExecSpace const& exec, MoeWeights<P> const& w, int 
   exchange_.take_gates(exec, pass, a, t);
   auto const n = dispatch.rows(pass);
   auto const offsets = dispatch.offsets(pass);
-  auto const rows = first_rows(a.x, n), up = first_rows(a.up, n);
+  expand(exec, w, offsets, first_rows(a.x, n), t, first_rows(a.up, n));
+}
+
+template <class P>
+void RoutedExperts<P>::expand(ExecSpace const& exec, MoeWeights<P> const& w, std::span<std::int64_t const> offsets,
+                              View2<S const> rows, MoeScratch<P> const& t, View2<S> up) const {
   auto const f = sizes_.ffn;
-  if (gated_)
-    parallel::expert_linear<S>(exec, rows, w.gate.value, Block::as_it_is, offsets, Store::overwrite,
-                               device::columns(up, 0, f));
-  parallel::expert_linear<S>(exec, rows, w.up.value, Block::as_it_is, offsets, Store::overwrite,
-                             gated_ ? device::columns(up, f, 2 * f) : up);
+  auto const of_gate = gated_ ? device::columns(up, 0, f) : View2<S>(),
+             of_up = gated_ ? device::columns(up, f, 2 * f) : up;
+  if (gated_) parallel::expert_linear<S>(exec, rows, w.gate.value, Block::as_it_is, offsets, Store::overwrite, of_gate);
+  parallel::expert_linear<S>(exec, rows, w.up.value, Block::as_it_is, offsets, Store::overwrite, of_up);
+  if (!biased_) return;
+  auto const at = bias_offsets(exec, offsets, t);
+  if (gated_) kernels::add_expert_bias<S>(exec, at, w.gate_bias.value, {}, of_gate);
+  kernels::add_expert_bias<S>(exec, at, w.up_bias.value, {}, of_up);
+}
+
+template <class P>
+View1<int const> RoutedExperts<P>::bias_offsets(ExecSpace const& exec, std::span<std::int64_t const> offsets,
+                                                MoeScratch<P> const& t) const {
+  if (!biased_) return {};
+  std::vector<int> const begins(offsets.begin(), offsets.end());
+  auto const out = first(t.offsets, static_cast<std::int64_t>(begins.size()));
+  device::copy_from_host<int>(exec, begins, out);
+  return out;
+}
+
+template <class P>
+bool RoutedExperts<P>::adds_down_bias(MoeScratch<P> const& t) const {
+  return biased_ && (!t.experts || t.experts->copy() == 0);
+}
+
+template <class P>
+void RoutedExperts<P>::bias_backward(ExecSpace const& exec, MoeWeights<P> const& w, View1<int const> offsets,
+                                     View1<A const> gates, View2<S const> dout, MoeScratch<P> const& t,
+                                     View1<A> d_gates) const {
+  using G = typename P::Gradient;
+  if (adds_down_bias(t)) kernels::add_bias_gates_backward<S>(exec, offsets, w.down_bias.value, dout, d_gates);
+  if (biased_) kernels::add_expert_bias_backward<S, G>(exec, offsets, dout, gates, w.down_bias.grad);
 }
 
 template <class P>
@@ -190,6 +231,9 @@ void RoutedExperts<P>::forward(ExecSpace const& exec, MoeWeights<P> const& w, To
     kernels::gate_rows<S>(exec, first(a.row_gates, n), act);
     parallel::expert_linear<S>(exec, act, w.down.value, Block::transposed, dispatch.offsets(pass), Store::overwrite,
                                result);
+    if (adds_down_bias(t))
+      kernels::add_expert_bias<S>(exec, bias_offsets(exec, dispatch.offsets(pass), t), w.down_bias.value,
+                                  first(a.row_gates, n), result);
     auto requests = exchange_.start_back(exec, pass, result, a, t);
     exchange_.wait(turn, requests);
   }
@@ -231,7 +275,9 @@ void RoutedExperts<P>::backward(ExecSpace const& exec, MoeWeights<P> const& w, T
     activate(exec, up, act);
     parallel::expert_linear<S>(exec, dout, w.down.value, Block::as_it_is, offsets, Store::overwrite, dact);
     auto const d_gates = first(t.row_gates, n);
+    auto const at = bias_offsets(exec, offsets, t);
     kernels::gate_rows_backward<S>(exec, first(a.row_gates, n), act, dact, d_gates);
+    bias_backward(exec, w, at, first(a.row_gates, n), dout, t, d_gates);
     parallel::expert_linear_weight<S, G>(exec, dout, act, offsets, w.down.grad);
     auto const d_gate = gated_ ? device::columns(dup, 0, f) : View2<S>(),
                d_up = gated_ ? device::columns(dup, f, 2 * f) : dup;
@@ -244,6 +290,8 @@ void RoutedExperts<P>::backward(ExecSpace const& exec, MoeWeights<P> const& w, T
     append(exchange_.start_gates_back(exec, pass, d_gates, a, t), requests);
     if (gated_) parallel::expert_linear_weight<S, G>(exec, rows_of_experts, d_gate, offsets, w.gate.grad);
     parallel::expert_linear_weight<S, G>(exec, rows_of_experts, d_up, offsets, w.up.grad);
+    if (biased_ && gated_) kernels::add_expert_bias_backward<S, G>(exec, at, d_gate, {}, w.gate_bias.grad);
+    if (biased_) kernels::add_expert_bias_backward<S, G>(exec, at, d_up, {}, w.up_bias.grad);
     exchange_.wait(turn, requests);
   }
   exchange_.sum_rows(exec, t.rows, a, t, Store::overwrite, dx);
@@ -258,6 +306,7 @@ void RoutedExperts<P>::backward(ExecSpace const& exec, MoeWeights<P> const& w, T
   }
   kernels::route_backward<A>(exec, routing_, a.logits, {a.scores, a.lse, a.total}, a.choice, t.d_gates,
                              sample_rows(rows), balance, z_ * t.scales.token, t.d_logits);
+  if (biased_) kernels::add_router_bias_backward<A, G>(exec, t.d_logits, w.router_bias.grad);
   View2<S> d_logits;
   if constexpr (std::is_same_v<S, A>) {
     d_logits = t.d_logits;

@@ -39,15 +39,22 @@ BlockWeights<P> block_weights(config::Config const& c, Parameters<P> const& para
     w.q_norm = params.vector(at("attn.q_norm.weight"));
     w.k_norm = params.vector(at("attn.k_norm.weight"));
   }
+  w.sinks = params.vector(at("attn.sinks"));
   w.attn_out = params.matrix(at("attn.out.weight"));
   w.attn_out_bias = params.vector(at("attn.out.bias"));
   if (experts) {
     w.moe.router = params.matrix(at("moe.router.weight"));
     w.moe.bias = params.vector(at("moe.router.bias"));
     w.moe.load = params.vector(at("moe.router.load"));
+    w.moe.router_bias = params.vector(at("moe.router.linear_bias"));
     if (gated) w.moe.gate = params.matrix(at("moe.experts.gate.weight"));
     w.moe.up = params.matrix(at("moe.experts.up.weight"));
     w.moe.down = params.matrix(at("moe.experts.down.weight"));
+    if (c.model.moe.bias) {
+      if (gated) w.moe.gate_bias = params.matrix(at("moe.experts.gate.bias"));
+      w.moe.up_bias = params.matrix(at("moe.experts.up.bias"));
+      w.moe.down_bias = params.matrix(at("moe.experts.down.bias"));
+    }
     if (c.model.moe.shared_ffn == 0) return w;
     if (c.model.moe.shared_gate) w.moe.shared_gate = params.matrix(at("moe.shared_gate.weight"));
   }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Context parallelism: the exchanges around attention. A call has up to three parts. An all-to-all (HeadExchange)
 // brings all tokens of a place, with some of the heads, to each of its members. Then blocks of keys come from the other
-// places (KeySource), and the result over each block is merged into the result so far. An all-to-all brings the results
-// back.
+// places (KeySource), and the result over each block is merged into the result so far. Attention sinks, which are no
+// keys of any place, come into the merged result. An all-to-all brings the results back.
 #include <p3d/parallel/context.hpp>
 
 #include "key_source.hpp"
+
+#include <p3d/kernels/attention_sinks.hpp>
 
 #include <memory>
 #include <type_traits>
@@ -73,6 +75,12 @@ struct ContextAttention<S>::Work {
   }
 
   bool exchanges() const { return division.all_to_all > 1; }
+  bool has_sinks() const { return call.sinks.extent(0) > 0; }
+  /// A vector with a number for each head of the rank: those of its heads in attention.
+  template <class T>
+  View1<T> own_heads(View1<T> all) const {
+    return View1<T>(all.data() + (first_head - of.heads_.first_head), heads);
+  }
   /// True where results over blocks are kept in the type of sums, which is wider.
   bool sums_are_wide() const { return !std::is_same_v<S, A> && division.ring() > 1; }
   template <class T>
@@ -124,8 +132,12 @@ struct ContextAttention<S>::Work {
     auto const others = other_keys();
     if (others) others->start(own);
     attend(place, own, Store::overwrite);
-    if (!others) return;
-    while (auto const block = others->next()) attend(block->place, block->rows, Store::add);
+    while (others) {
+      auto const block = others->next();
+      if (!block) break;
+      attend(block->place, block->rows, Store::add);
+    }
+    if (has_sinks()) kernels::attention_sinks_forward<S, O>(of.exec_, shape(place), own_heads(call.sinks), out, lse);
   }
   /// Backward over the keys of all places, in that order; dkv gets the gradients of this place's keys.
   template <class D>
@@ -213,10 +225,28 @@ void ContextAttention<S>::backward(Call const& call, View1<S const> qkv, View2<S
   }
   if (work.exchanges())
     work.members().to_local(work.queries_keys_values(), {result.data, result.stride}, heads_of(dqkv));
+  // A library's attention keeps its delta to itself.
+  if (work.has_sinks() && call.division.cp == 1)
+    kernels::attention_delta<S>(exec_, work.shape(work.place), whole.out, heads_of(dout), at_.delta);
+}
+
+template <class S>
+template <class G>
+void ContextAttention<S>::sinks_backward(Call const& call, View1<A const> lse, View1<G> grad) {
+  Work const work(*this, call);
+  if (!work.has_sinks()) return;
+  View1<A const> const delta = work.exchanges() ? at_.place_delta : at_.delta;
+  kernels::attention_sinks_backward<S, G>(exec_, work.shape(work.place), work.own_heads(call.sinks), lse, delta,
+                                          work.own_heads(grad));
 }
 
 #define P3D_INSTANTIATE(S) template class ContextAttention<S>;
 P3D_STORAGE_TYPES(P3D_INSTANTIATE)
+#undef P3D_INSTANTIATE
+#define P3D_INSTANTIATE(P)                                                 \
+  template void ContextAttention<P::Storage>::sinks_backward<P::Gradient>( \
+      Call const&, View1<kernels::Acc<P::Storage> const>, View1<P::Gradient>);
+P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE
 
 }  // namespace p3d::parallel

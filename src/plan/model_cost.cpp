@@ -24,7 +24,8 @@ std::int64_t matmul_weights(config::Config const& config) {
 std::int64_t active_parameters(config::Config const& config, layout::ParamTable const& table) {
   auto const& m = config.model;
   auto const idle = m.moe_layers() * (m.moe.experts - m.moe.top_k);
-  return table.num_parameters() - idle * m.mlp_matrices() * m.hidden * m.moe.ffn;
+  auto const biases = m.moe.bias ? (m.mlp_matrices() - 1) * m.moe.ffn + m.hidden : 0;
+  return table.num_parameters() - idle * (m.mlp_matrices() * m.hidden * m.moe.ffn + biases);
 }
 
 double stream_numbers(config::Config const& config) {
@@ -37,13 +38,15 @@ double stream_numbers(config::Config const& config) {
 
 double attention_copies(config::Config const& config) {
   auto const& m = config.model;
+  // Sinks read and write the output of attention once more.
+  auto const sinks = m.attention_sinks ? 2 * m.heads * m.value_dim() : 0;
   if (m.mla.on()) {
     // Norms of latents, and heads: keys and values are written by a linear and copied to where attention reads them.
     auto const copied = m.heads * (m.mla.kv_head_dim() + m.head_dim() + m.value_dim());
-    return static_cast<double>(3 * (m.mla.q_lora_rank + m.mla.kv_lora_rank) + copied);
+    return static_cast<double>(3 * (m.mla.q_lora_rank + m.mla.kv_lora_rank) + copied + sinks);
   }
-  if (m.qk_norm == config::QkNorm::none) return 0;
-  return 3.0 * static_cast<double>((m.heads + m.kv_heads) * m.head_dim());
+  auto const norms = m.qk_norm == config::QkNorm::none ? 0 : 3 * (m.heads + m.kv_heads) * m.head_dim();
+  return static_cast<double>(norms + sinks);
 }
 
 double keys_per_query(config::Config const& config, std::int64_t layer, Keys keys) {

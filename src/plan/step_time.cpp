@@ -199,15 +199,17 @@ double StepModel::memory_traffic(std::int64_t layer) const {
   double const attention =
       (4 * static_cast<double>(m.heads * (m.head_dim() + m.value_dim())) + attention_copies(c_)) / tp();
   auto const top_k = static_cast<double>(m.moe.top_k);
-  double mlp = static_cast<double>(m.ffn) / tp(), permute = 0;
+  double mlp = static_cast<double>(m.ffn) / tp(), permute = 0, biases = 0;
   if (m.has_experts(layer)) {
     double const rows = tokens_ / tp() * top_k * p.etp;
     mlp = static_cast<double>(m.moe.shared_ffn) / tp() + top_k * static_cast<double>(m.moe.ffn) / tp();
+    // The biases of experts read and write what the linears have given.
+    if (m.moe.bias) biases = 2 * top_k * (gates_ * static_cast<double>(m.moe.ffn) + width_) / tp();
     // Rows are sorted and sorted back: each is read and written twice.
     permute = memory_seconds(cluster_, 4 * bytes_ * rows * width_, bytes_ * rows * width_) *
               cluster_.device.bandwidth_share / cluster_.device.permute_share;
   }
-  double const numbers = tokens_ * k_.traffic * (stream + attention + 4 * gates_ * mlp);
+  double const numbers = tokens_ * k_.traffic * (stream + attention + biases + 4 * gates_ * mlp);
   return memory_seconds(cluster_, bytes_ * numbers, bytes_ * tokens_ * width_) + permute;
 }
 

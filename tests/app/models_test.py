@@ -16,7 +16,7 @@ CASES = ("gpt2", "llama", "llama3", "mistral", "mistral_nemo", "qwen2", "qwen3",
          "granite", "glm4", "gemma2", "gemma3", "phi3", "ministral3", "yarn",
          "smollm3")
 EXPERTS = ("mixtral", "qwen2_moe", "qwen2_moe_bias", "qwen3_moe", "olmoe", "glm4_moe", "deepseek_v3",
-           "deepseek_v3_plain")
+           "deepseek_v3_plain", "gpt_oss")
 
 
 def tensors(folder):
@@ -140,7 +140,7 @@ class Models(AppTest):
 
     def test_greedy_texts_are_those_of_transformers(self):
         licence = (program.SOURCE / "LICENSE").read_text()
-        for case in CASES + ("qwen3_moe", "olmoe", "glm4_moe", "deepseek_v3", "deepseek_v3_plain"):
+        for case in CASES + ("qwen3_moe", "olmoe", "glm4_moe", "deepseek_v3", "deepseek_v3_plain", "gpt_oss"):
             self.good("import", MODELS / case, f"{case}.h5", "--precision", "fp64")
             texts = [[int(word) for word in line] for line in expected(case, "greedy")]
             self.assertEqual(len(texts), 2)
@@ -166,11 +166,16 @@ class Models(AppTest):
                                  (self.folder / f"{case}-again" / name).read_bytes(), name)
 
     def test_experts_come_back_from_any_number_of_ranks(self):
-        for ranks in (0, 3):
-            self.good("import", MODELS / "mixtral", f"{ranks}.h5", ranks=ranks)
-            self.good("export", f"{ranks}.h5", f"out-{ranks}", ranks=ranks)
-            self.assertEqual(tensors(self.folder / f"out-{ranks}"), tensors(MODELS / "mixtral"))
-        self.assertEqual((self.folder / "0.h5").read_bytes(), (self.folder / "3.h5").read_bytes())
+        for case in "mixtral", "gpt_oss":
+            for ranks in (0, 3):
+                self.good("import", MODELS / case, f"{case}-{ranks}.h5", ranks=ranks)
+                self.good("export", f"{case}-{ranks}.h5", f"{case}-{ranks}", ranks=ranks)
+                self.assertEqual(tensors(self.folder / f"{case}-{ranks}"), tensors(MODELS / case))
+            self.assertEqual((self.folder / f"{case}-0.h5").read_bytes(), (self.folder / f"{case}-3.h5").read_bytes())
+
+    def test_quantised_weights_of_gpt_oss_are_refused(self):
+        folder = self.change_config("gpt_oss", quantization_config={"quant_method": "mxfp4"})
+        self.refused("import", folder, "a.h5", parts=["no quantization_config", "Mxfp4Config(dequantize=True)"])
 
     def test_any_number_of_ranks_writes_the_same_files(self):
         for ranks in (0, 3):

@@ -116,7 +116,7 @@ def predict(r, c, k, detail=False):
     b = r['micro']
     v = r['virtual_stages']
     m = r['batch'] // (dp * b)
-    gated = 2 if r['activation'] in ('swiglu', 'geglu') else 1
+    gated = 2 if r['activation'] in ('swiglu', 'geglu', 'swiglu_clamped') else 1
     prec = r.get('precision', 'bf16')
     g_bytes = 2.0 if prec == 'fp16' else 4.0  # bytes of an accumulated gradient
     T = s * b // cp

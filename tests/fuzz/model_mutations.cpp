@@ -66,6 +66,10 @@ config::Model small_model(config::ModelFamily family) {
     m.rope_scaling = config::RopeScaling::yarn, m.rope_scaling_factor = 4.0, m.rope_attention_factor = 1.0;
     m.moe.groups = 2, m.moe.group_top_k = 1;
   }
+  if (family == ModelFamily::gpt_oss) {
+    m.bias = m.qkv_bias = m.attention_sinks = m.moe.bias = true;
+    m.activation = config::Activation::swiglu_clamped, m.window = {3, 0};
+  }
   if (family == config::ModelFamily::qwen2_moe) m.moe.first_dense = 1, m.moe.shared_ffn = 10, m.moe.shared_gate = true;
   return m;
 }

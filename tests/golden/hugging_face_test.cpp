@@ -91,7 +91,8 @@ std::vector<Overrides> layouts(int ranks, bool experts) {
 }
 
 bool has_experts(std::string const& name) {
-  return name == "mixtral" || name.starts_with("deepseek") || name.find("moe") != std::string::npos;
+  return name == "mixtral" || name == "gpt_oss" || name.starts_with("deepseek") ||
+         name.find("moe") != std::string::npos;
 }
 
 class HuggingFace : public ::testing::TestWithParam<std::string> {};
@@ -139,7 +140,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, HuggingFace,
                          ::testing::Values("gpt2", "llama", "llama3", "mistral", "mistral_nemo", "ministral3",
                                            "mixtral", "qwen2", "qwen2_moe", "qwen2_moe_bias", "qwen3", "qwen3_moe",
                                            "olmo2", "olmo3", "olmoe", "granite", "glm4", "gemma2", "gemma3", "phi3",
-                                           "yarn", "smollm3", "glm4_moe", "deepseek_v3", "deepseek_v3_plain"),
+                                           "yarn", "smollm3", "glm4_moe", "deepseek_v3", "deepseek_v3_plain",
+                                           "gpt_oss"),
                          [](auto const& info) { return info.param; });
 
 }  // namespace

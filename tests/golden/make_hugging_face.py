@@ -161,6 +161,13 @@ CASES = {
         num_experts_per_tok=3, n_shared_experts=1, first_k_dense_replace=1, routed_scaling_factor=1.7,
         attention_bias=True, use_qk_norm=True, rms_norm_eps=1e-5, tie_word_embeddings=True, num_mtp_layers=0,
         **TOKENS)),
+    # Numbers of the clamped SwiGLU that clamp some gates and ups of these weights.
+    "gpt_oss": (torch.float32, None, lambda: transformers.GptOssConfig(
+        vocab_size=256, hidden_size=16, intermediate_size=12, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=6, max_position_embeddings=32, sliding_window=5, num_local_experts=6,
+        num_experts_per_tok=3, swiglu_alpha=1.3, swiglu_limit=1.5, rms_norm_eps=1e-5, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "yarn", "rope_theta": 200.0, "factor": 4.0, "beta_fast": 4.0, "beta_slow": 1.0,
+                         "truncate": False, "original_max_position_embeddings": 8}, pad_token_id=None, **TOKENS)),
 }
 
 
@@ -179,8 +186,9 @@ def in_double():
 
 
 def load(folder):
-    # torch's own attention knows no soft cap of scores: Gemma 2 does without it.
-    attention = "eager" if transformers.AutoConfig.from_pretrained(folder).model_type == "gemma2" else "sdpa"
+    # torch's own attention knows no soft cap of scores (Gemma 2 does without it) and no sinks (gpt-oss).
+    kind = transformers.AutoConfig.from_pretrained(folder).model_type
+    attention = "eager" if kind in ("gemma2", "gpt_oss") else "sdpa"
     model = transformers.AutoModelForCausalLM.from_pretrained(
         folder, attn_implementation=attention, experts_implementation="eager").double().eval()
     with in_double():  # frequencies in fp64
@@ -229,9 +237,10 @@ def training(model):
     sampler = reference_random.Sampler(t["seed"], len(train), seq_len)
     model.train()
     parameters = list(model.parameters())
+    decays = {id(p): p.dim() >= 2 and not name.endswith("_bias") for name, p in model.named_parameters()}
     adamw = torch.optim.AdamW(
-        [{"params": [p for p in parameters if p.dim() >= 2], "weight_decay": t["weight_decay"]},
-         {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0}],
+        [{"params": [p for p in parameters if decays[id(p)]], "weight_decay": t["weight_decay"]},
+         {"params": [p for p in parameters if not decays[id(p)]], "weight_decay": 0.0}],
         lr=0.0, betas=(t["beta1"], t["beta2"]), eps=t["eps"])
     for step in range(t["steps"] - 1):
         starts = [sampler.locate(step * t["batch"] + i)[2] for i in range(t["batch"])]

@@ -34,11 +34,13 @@ std::vector<Model> models(int ranks) {
            global});
     }
   }
-  // Heads that are wider than hidden / heads with norms, biases of q, k and v alone, and layers that do not rotate.
+  // Heads that are wider than hidden / heads with norms and sinks, biases of q, k and v alone, and layers that do not
+  // rotate.
   auto qwen2 = out[2];
   qwen2.name = "qwen2-tied";
-  qwen2.overrides.insert(qwen2.overrides.end(), {fmt::format("model.head_dim={}", head_dim + 2), "model.qkv_bias=true",
-                                                 "model.rope_layers=[1, 0]", "model.qk_norm=head"});
+  qwen2.overrides.insert(qwen2.overrides.end(),
+                         {fmt::format("model.head_dim={}", head_dim + 2), "model.qkv_bias=true",
+                          "model.rope_layers=[1, 0]", "model.qk_norm=head", "model.attention_sinks=true"});
   out.push_back(std::move(qwen2));
   // Latent attention, whose keys and values come from one short vector of a token.
   auto latent = out[3];
@@ -47,7 +49,8 @@ std::vector<Model> models(int ranks) {
   latent.overrides.insert(latent.overrides.end(),
                           {fmt::format("model.kv_heads={}", heads), "model.mla.kv_lora_rank=12",
                            "model.mla.q_lora_rank=10", "model.mla.qk_nope_head_dim=6", "model.mla.qk_rope_head_dim=4",
-                           "model.mla.v_head_dim=8", "model.rope_pairs=neighbours"});
+                           "model.mla.v_head_dim=8", "model.rope_pairs=neighbours", "model.activation=swiglu_clamped",
+                           "model.swiglu_limit=0.3", "model.attention_sinks=true"});
   out.push_back(std::move(latent));
   // Norms behind sub-layers, and on both sides with pairs of neighbours, multipliers and caps that are reached.
   out[3].overrides.insert(out[3].overrides.end(), {"model.qk_norm=full", "model.norm_placement=post"});  // llama-untied

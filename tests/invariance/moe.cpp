@@ -43,24 +43,27 @@ std::vector<Case> cases() {
     words.insert(words.begin(), common.begin(), common.end());
     return words;
   };
-  return {{"mixtral", with({"model.preset=llama-tiny", "model.moe.experts=8", "model.moe.top_k=2"})},
-          {"balanced", with({"model.preset=llama-tiny", "model.moe.experts=4", "model.moe.top_k=2",
-                             "model.moe.aux_loss=sequence", "model.moe.aux_coefficient=0.1",
-                             "model.moe.z_coefficient=0.01", "model.moe.ffn=24", "model.moe.jitter=0.05"})},
-          {"deepseek",
-           with({"model.preset=llama-tiny", "model.moe.experts=8", "model.moe.top_k=3", "model.moe.score=sigmoid",
-                 "model.moe.groups=4", "model.moe.group_top_k=2", "model.moe.scale=1.5",
-                 "model.moe.bias_update_rate=0.05", "model.moe.shared_ffn=16", "model.moe.shared_gate=true",
-                 "model.moe.ffn=16", "model.moe.first_dense=1", "model.mla.kv_lora_rank=12", "model.mla.q_lora_rank=10",
-                 "model.mla.qk_nope_head_dim=4", "model.mla.qk_rope_head_dim=4", "model.mla.v_head_dim=6"})},
-          {"gpt2", with({"model.preset=gpt2-tiny", "model.dropout=0.1", "model.moe.experts=4", "model.moe.top_k=1",
-                         "model.moe.normalize=false", "model.moe.every=2", "model.moe.buffer_factor=1.0"})},
-          {"global", with({"model.preset=llama-tiny", "model.moe.experts=4", "model.moe.aux_loss=global",
-                           "model.moe.aux_coefficient=0.1", "model.moe.ffn=16", "model.norm_placement=sandwich"})},
-          {"capacity", with({"model.preset=llama-tiny", "model.moe.experts=4", "model.moe.capacity_factor=1.0",
-                             "model.moe.ffn=16", "context.order=contiguous"})},
-          {"all", with({"model.preset=llama-tiny", "model.moe.experts=4", "model.moe.top_k=4", "model.moe.ffn=16",
-                        "model.norm_placement=post"})}};
+  return {
+      {"mixtral", with({"model.preset=llama-tiny", "model.moe.experts=8", "model.moe.top_k=2"})},
+      {"balanced", with({"model.preset=llama-tiny", "model.moe.experts=4", "model.moe.top_k=2",
+                         "model.moe.aux_loss=sequence", "model.moe.aux_coefficient=0.1", "model.moe.z_coefficient=0.01",
+                         "model.moe.ffn=24", "model.moe.jitter=0.05", "model.moe.bias=true",
+                         "model.activation=swiglu_clamped", "model.swiglu_limit=0.2", "model.attention_sinks=true"})},
+      {"deepseek",
+       with({"model.preset=llama-tiny", "model.moe.experts=8", "model.moe.top_k=3", "model.moe.score=sigmoid",
+             "model.moe.groups=4", "model.moe.group_top_k=2", "model.moe.scale=1.5", "model.moe.bias_update_rate=0.05",
+             "model.moe.shared_ffn=16", "model.moe.shared_gate=true", "model.moe.ffn=16", "model.moe.first_dense=1",
+             "model.mla.kv_lora_rank=12", "model.mla.q_lora_rank=10", "model.mla.qk_nope_head_dim=4",
+             "model.mla.qk_rope_head_dim=4", "model.mla.v_head_dim=6"})},
+      {"gpt2",
+       with({"model.preset=gpt2-tiny", "model.dropout=0.1", "model.moe.experts=4", "model.moe.top_k=1",
+             "model.moe.normalize=false", "model.moe.every=2", "model.moe.buffer_factor=1.0", "model.moe.bias=true"})},
+      {"global", with({"model.preset=llama-tiny", "model.moe.experts=4", "model.moe.aux_loss=global",
+                       "model.moe.aux_coefficient=0.1", "model.moe.ffn=16", "model.norm_placement=sandwich"})},
+      {"capacity", with({"model.preset=llama-tiny", "model.moe.experts=4", "model.moe.capacity_factor=1.0",
+                         "model.moe.ffn=16", "context.order=contiguous", "model.moe.bias=true"})},
+      {"all", with({"model.preset=llama-tiny", "model.moe.experts=4", "model.moe.top_k=4", "model.moe.ffn=16",
+                    "model.norm_placement=post"})}};
 }
 
 config::Config make_config(Options const& o, Words const& model, Words const& layout, int ranks) {

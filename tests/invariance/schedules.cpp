@@ -81,9 +81,9 @@ std::vector<Variant> variants(int pp) {
   return out;
 }
 
-/// Three models: tied embeddings with dropout, and none of them with grouped queries or latent attention. 16 layers,
-/// for four stages on each of four ranks; with odd numbers of microbatches dealt by cost, where the head weighs as much
-/// as 8 layers and leaves its stage none.
+/// Three models: tied embeddings with dropout, and none of them with grouped queries and sinks or latent attention. 16
+/// layers, for four stages on each of four ranks; with odd numbers of microbatches dealt by cost, where the head weighs
+/// as much as 8 layers and leaves its stage none.
 Config make_config(bool llama, Mesh mesh, int microbatches, std::vector<std::string> const& schedule, int seed) {
   p3d::test::Keys const own{"model.vocab_size=1025",
                             p3d::test::licence_text(),
@@ -101,14 +101,20 @@ Config make_config(bool llama, Mesh mesh, int microbatches, std::vector<std::str
                             fmt::format("run.steps={}", num_steps),
                             fmt::format("batch.microbatches={}", microbatches),
                             fmt::format("pipeline.layers_per_stage={}", microbatches % 2 == 1 ? "cost" : "even")};
-  p3d::test::Keys latent;
+  p3d::test::Keys attention;
+  if (llama) attention = {"model.attention_sinks=true"};
   if (llama && mesh.dp * microbatches % 3 == 1) {  // the same on one rank, which has the microbatches of all replicas
-    latent = {"model.mla.kv_lora_rank=6", "model.mla.q_lora_rank=5", "model.mla.v_head_dim=4",
-              "model.mla.qk_nope_head_dim=4", "model.mla.qk_rope_head_dim=2"};
+    attention = {"model.heads=4",
+                 "model.kv_heads=4",
+                 "model.mla.kv_lora_rank=6",
+                 "model.mla.q_lora_rank=5",
+                 "model.mla.v_head_dim=4",
+                 "model.mla.qk_nope_head_dim=4",
+                 "model.mla.qk_rope_head_dim=2"};
   }
   return p3d::test::config_of(
       p3d::test::joined({p3d::test::family(llama), p3d::test::tiny_model(16),
-                         p3d::test::mesh_keys(mesh.dp, mesh.tp, mesh.pp), own, latent, schedule}),
+                         p3d::test::mesh_keys(mesh.dp, mesh.tp, mesh.pp), own, attention, schedule}),
       mesh.dp * mesh.tp * mesh.pp);
 }
 

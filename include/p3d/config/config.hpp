@@ -25,8 +25,8 @@ enum class Norm { layernorm, rmsnorm };
 constexpr auto enum_names(Norm) { return std::array{"layernorm", "rmsnorm"}; }
 enum class Position { learned, rope };
 constexpr auto enum_names(Position) { return std::array{"learned", "rope"}; }
-enum class Activation { gelu, swiglu, geglu };
-constexpr auto enum_names(Activation) { return std::array{"gelu", "swiglu", "geglu"}; }
+enum class Activation { gelu, swiglu, geglu, swiglu_clamped };
+constexpr auto enum_names(Activation) { return std::array{"gelu", "swiglu", "geglu", "swiglu_clamped"}; }
 /// The RMS norm of queries and keys: none, one for each head, or one for all heads of a token.
 enum class QkNorm { none, head, full };
 constexpr auto enum_names(QkNorm) { return std::array{"none", "head", "full"}; }
@@ -126,7 +126,7 @@ struct Run {
 };
 
 /// [model.moe]: experts instead of one feed-forward layer (Shazeer et al., arXiv 1701.06538). Routing is computed in
-/// the type of sums. Experts have no biases.
+/// the type of sums.
 struct Moe {
   std::int64_t experts = 0;      ///< number of experts in a layer; 0: a dense model
   std::int64_t top_k = 2;        ///< number of experts that each token is sent to
@@ -135,6 +135,7 @@ struct Moe {
   std::int64_t ffn = 256;        ///< width of one expert; default: model.ffn
   std::int64_t shared_ffn = 0;   ///< width in all of the experts that serve every token; 0: none
   bool shared_gate = false;      ///< their output is multiplied by the sigmoid of a linear of the token (Qwen-MoE)
+  bool bias = false;             ///< the linears of the router and of routed experts have biases (gpt-oss)
   RouterScore score = RouterScore::softmax;
   /// Gates are divided by their sum over the chosen experts; softmax: it is taken over the chosen ones alone.
   bool normalize = true;
@@ -197,6 +198,8 @@ struct Model {
   Norm norm = Norm::layernorm;
   Position position = Position::learned;
   Activation activation = Activation::gelu;
+  double swiglu_alpha = 1.702;  ///< swiglu_clamped: factor in the sigmoid of the gate
+  double swiglu_limit = 7.0;    ///< swiglu_clamped: bound of gate and up
   bool bias = true;
   bool qkv_bias = false;  ///< default: bias; true without bias: only the linear of q, k and v has a bias
   bool tied_embeddings = true;
@@ -235,6 +238,9 @@ struct Model {
   /// 1: a layer rotates queries and keys by their positions; 0: it does not (NoPE, Kazemnejad et al., arXiv
   /// 2305.19466). It is a list as `window` is. Empty: all layers rotate them.
   std::vector<std::int64_t> rope_layers;
+  /// Each query head has one more logit in its softmax, with a value of 0: a learned number for all queries (gpt-oss;
+  /// Xiao et al., arXiv 2309.17453, learn a key there).
+  bool attention_sinks = false;
   Mla mla;
   Moe moe;
 

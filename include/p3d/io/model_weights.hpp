@@ -40,6 +40,8 @@ private:
   double common_offset(Tensor const& biases);
   /// Reads a rectangle that lies in one tensor of the files, at `place`.
   void read_part(layout::HuggingFacePlace const& place, layout::Range rows, layout::Range cols, Element as, char* to);
+  /// Reads a run of elements into neighbouring places from `to` on.
+  void read_run(Tensor const& tensor, layout::ElementRun const& run, Element as, char* to);
   /// The stored tensor for one that the model needs. Throws when it is missing or does not fit.
   Tensor const& tensor_of(layout::HuggingFaceTensor const& wanted) const;
   /// True for a tensor of a layer of multi-token prediction, which is left out.
@@ -55,7 +57,8 @@ private:
   layout::ParamTable table_;
   layout::HuggingFaceLayout layout_;
   TensorReader reader_;
-  std::vector<char> run_;  ///< buffer for tensors that are stored transposed
+  std::vector<char> run_;   ///< buffer for tensors that are stored transposed
+  std::vector<char> span_;  ///< buffer for elements between which others lie
 };
 
 /// Fills the parts "parameters/..." of all ranks. Each rank reads what it holds and nothing else, `buffer_bytes` at a

@@ -31,12 +31,13 @@ template <class S>
 void store_keys_values(ExecSpace const& exec, TokenRows const& rows, AttentionShape const& shape,
                        CachedTexts const& texts, View2<S const> qkv, View2<S> keys, View2<S> values);
 
-/// out [rows, heads values()] = softmax(scale q k^T) v over the positions that the row's position sees. The row's own
-/// key and value must be in the cache already (store_keys_values). Each head reads its keys and its values once; scores
-/// live in a team's scratch. Bits depend neither on the number of threads nor on the other rows.
+/// out [rows, heads values()] = softmax(scale q k^T) v over the positions that the row's position sees, and over the
+/// sink of the head where `sinks` [heads] is not empty (attention_sinks.hpp). The row's own key and value must be in
+/// the cache already (store_keys_values). Each head reads its keys and its values once; scores live in a team's
+/// scratch. Bits depend neither on the number of threads nor on the other rows.
 template <class S>
 void cached_attention_forward(ExecSpace const& exec, TokenRows const& rows, AttentionShape const& shape,
                               CachedTexts const& texts, View2<S const> qkv, View2<S const> keys, View2<S const> values,
-                              View2<S> out);
+                              Given<View1<S const>> sinks, View2<S> out);
 
 }  // namespace p3d::kernels

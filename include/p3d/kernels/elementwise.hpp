@@ -36,6 +36,19 @@ template <class S>
 void swiglu_backward(ExecSpace const& exec, View2<S const> gate_up, View2<S const> dy, View2<S> dgate_up,
                      Given<View1<S const>> bias = {});
 
+/// The numbers of clamped SwiGLU.
+struct SwigluBounds {
+  double alpha = 1.702, limit = 7.0;
+};
+/// Clamped SwiGLU (gpt-oss), with gate g of at most `limit` and up u within [-limit, limit]: y = (u + 1) g
+/// sigmoid(alpha g). Where a number is clamped, its gradient is 0.
+template <class S>
+void swiglu_clamped_forward(ExecSpace const& exec, SwigluBounds bounds, View2<S const> gate_up, View2<S> y,
+                            Given<View1<S const>> bias = {});
+template <class S>
+void swiglu_clamped_backward(ExecSpace const& exec, SwigluBounds bounds, View2<S const> gate_up, View2<S const> dy,
+                             View2<S> dgate_up, Given<View1<S const>> bias = {});
+
 /// GeGLU (Shazeer, arXiv 2002.05202; Gemma) of gate_up: y = gelu(gate) up, with the tanh form of GELU; as SwiGLU.
 template <class S>
 void geglu_forward(ExecSpace const& exec, View2<S const> gate_up, View2<S> y, Given<View1<S const>> bias = {});

@@ -7,7 +7,8 @@
 // GPT-2 stores the matrices c_attn, c_proj and c_fc as [in, out] (its class Conv1D), and q, k, v side by side in
 // c_attn. Llama's are [out, in], as p3d's; its rotary embedding pairs dimensions i and i + head_dim / 2, as p3d's.
 // Every expert has tensors of its own: [ffn, hidden] for gate (Mixtral's w1) and up (w3), which p3d stores transposed,
-// and [hidden, ffn] for down (w2).
+// and [hidden, ffn] for down (w2). gpt-oss has one tensor for all experts: [experts, hidden, 2 ffn], in whose last
+// dimension gate and up take turns, and [experts, ffn, hidden] for down.
 
 #include <p3d/config/hugging_face.hpp>
 #include <p3d/layout/params.hpp>
@@ -23,7 +24,7 @@ namespace p3d::layout {
 /// A tensor that a model has.
 struct HuggingFaceTensor {
   std::string name;                 ///< as in a state dict: with "transformer." for GPT-2
-  std::vector<std::int64_t> shape;  ///< 1 or 2 sizes
+  std::vector<std::int64_t> shape;  ///< 1 to 3 sizes
   bool wide = false;                ///< its numbers have at least 32 bits, whatever the type of the others
 };
 
@@ -36,6 +37,11 @@ struct HuggingFacePlace {
   /// Rows [b block, (b + 1) block) lie in tensor `tensor` + b, whose own rows begin at 0 (experts); 0: all rows lie in
   /// `tensor`.
   std::int64_t block = 0;
+  /// Above 0: the blocks lie in one tensor, a matrix of so many elements each, one behind the other.
+  std::int64_t block_elements = 0;
+  /// Parameters that take turns in the rows of a tensor, one column each: their number, and that of this parameter.
+  std::int64_t interleaved = 1, turn = 0;
+  std::int64_t begin = 0;  ///< the element of the tensor from which all the others are counted
 
   static constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
   /// False for the state that balances experts in training (moe.router.load): the model computes the same without it.
@@ -63,19 +69,26 @@ void for_tensors(HuggingFacePlace const& place, Range rows, Visit&& visit) {
   if (place.block == 0) return visit(place, rows, std::int64_t{0});
   for (auto begin = rows.begin; begin < rows.end;) {
     auto const b = begin / place.block, end = std::min(rows.end, (b + 1) * place.block);
-    HuggingFacePlace const part{place.tensor + static_cast<std::size_t>(b), place.transposed, place.first, 0};
+    auto part = place;
+    part.block = 0;
+    if (place.block_elements > 0)
+      part.begin = b * place.block_elements;
+    else
+      part.tensor += static_cast<std::size_t>(b);
     visit(part, Range{begin - b * place.block, end - b * place.block}, begin - rows.begin);
     begin = end;
   }
 }
 
-/// A run of neighbouring elements of a tensor, and where they go in a rectangle of the parameter (row-major, `cols`
-/// wide): the first to `place`, the others each `stride` further.
+/// A run of elements of a tensor, each `step` behind the one before, and where they go in a rectangle of the parameter
+/// (row-major, `cols` wide): the first to `place`, the others each `stride` further. Where parameters are interleaved
+/// `step` is above 1; else elements are neighbours.
 struct ElementRun {
   std::int64_t first = 0;  ///< index in the tensor
   std::int64_t count = 0;
   std::int64_t place = 0;
   std::int64_t stride = 1;
+  std::int64_t step = 1;
 };
 
 /// Calls visit(ElementRun) for all runs of the rectangle rows x cols of a parameter. `tensor_cols` is the last size of
@@ -86,7 +99,11 @@ void for_element_runs(HuggingFacePlace const& place, std::int64_t tensor_cols, R
   if (height <= 0 || width <= 0) return;
   if (place.transposed) {
     for (std::int64_t c = 0; c < width; ++c)
-      visit(ElementRun{(cols.begin + c) * tensor_cols + place.first + rows.begin, height, c, width});
+      visit(ElementRun{place.begin + (cols.begin + c) * tensor_cols + place.first + rows.begin, height, c, width});
+  } else if (place.interleaved > 1) {
+    for (std::int64_t r = 0; r < height; ++r)
+      visit(ElementRun{(rows.begin + r) * tensor_cols + cols.begin * place.interleaved + place.turn, width, r * width,
+                       1, place.interleaved});
   } else if (width == tensor_cols) {
     visit(ElementRun{(place.first + rows.begin) * tensor_cols, height * width, 0, 1});
   } else {

@@ -94,6 +94,7 @@ private:
 ///   embed.token.weight [vocab, hidden], embed.position.weight [seq, hidden] (learned positions)
 ///   layers.L.norm1.weight|bias, layers.L.attn.q|k|v.weight|bias, layers.L.attn.out.weight|bias,
 ///   layers.L.attn.q_norm|k_norm.weight (model.qk_norm: [1, head_dim], or all columns of q and of k),
+///   layers.L.attn.sinks [1, heads] (model.attention_sinks only),
 ///   in place of q, k and v with model.mla: layers.L.attn.q_down.weight [q_lora_rank, hidden], kv_down.weight
 ///   [kv_lora_rank + qk_rope_head_dim, hidden], q_latent_norm|kv_latent_norm.weight, q_up.weight [heads head_dim,
 ///   q_lora_rank] and kv_up.weight [heads (qk_nope_head_dim + v_head_dim), kv_lora_rank]; with q_lora_rank 0
@@ -104,6 +105,8 @@ private:
 ///   layers.L.moe.router.weight [experts, hidden], layers.L.moe.router.bias [1, experts] (choice_bias only),
 ///   layers.L.moe.router.load [1, experts] (aux_loss "global" only: the share of choices in the last global batch)
 ///   layers.L.moe.experts.gate|up|down.weight [experts * hidden, ffn of one]
+///   layers.L.moe.router.linear_bias [1, experts], layers.L.moe.experts.gate|up.bias [experts, ffn of one] and
+///   layers.L.moe.experts.down.bias [experts, hidden] (model.moe.bias only)
 ///   layers.L.moe.shared.gate|up|down.weight, layers.L.moe.shared_gate.weight [1, hidden]
 /// Rows [e hidden, (e + 1) hidden) of a matrix of experts are the block [hidden, ffn] of expert e: gate and up are (in,
 /// out), down is (out, in). So a rank's part, of the rows over ep and of the columns over etp, is a rectangle. Other
@@ -112,8 +115,8 @@ private:
 /// With parallel.sequence, tp splits the tokens of parameters that it does not split itself: norms, the biases behind
 /// row-parallel matrices, positions. It splits the heads that a norm of one head sees in any case. With
 /// pipeline.vocab_parallel, the rows of the vocabulary are divided over pp, and those parts over tp. Initial values are
-/// normal(0, 0.02); attn.out and mlp.down have normal(0, 0.02 / sqrt(2 layers)) (GPT-2). In moe, down of experts is as
-/// that of mlp, and the others are as other matrices.
+/// normal(0, 0.02), biases 0; attn.out and mlp.down have normal(0, 0.02 / sqrt(2 layers)) (GPT-2). In moe, down of
+/// experts is as that of mlp, and the others are as other matrices.
 ParamTable make_param_table(config::Config const& config);
 
 /// True when a stage holds the parameter: the stage of its layer, the first for the embedding side, the last for the

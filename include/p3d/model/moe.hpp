@@ -11,12 +11,14 @@
 
 #include <p3d/kernels/common.hpp>
 #include <p3d/kernels/routing.hpp>
+#include <p3d/model/activation.hpp>
 #include <p3d/model/activations.hpp>
 #include <p3d/model/expert_exchange.hpp>
 #include <p3d/model/weights.hpp>
 #include <p3d/parallel/linear.hpp>
 
 #include <functional>
+#include <span>
 
 namespace p3d::model {
 
@@ -67,6 +69,20 @@ private:
   /// Rows and gates of a pass, and the first linears: a.x, a.row_gates, a.up.
   void bring(device::ExecSpace const& exec, MoeWeights<P> const& w, int pass, Turn turn, View2<S const> x,
              MoeActivations<P> const& a, MoeScratch<P> const& t, Meanwhile const& meanwhile) const;
+  /// The linear of the router: a.logits.
+  void project(device::ExecSpace const& exec, MoeWeights<P> const& w, View2<S const> x,
+               MoeActivations<P> const& a) const;
+  /// The first linears of the rows of a pass: a.up.
+  void expand(device::ExecSpace const& exec, MoeWeights<P> const& w, std::span<std::int64_t const> offsets,
+              View2<S const> rows, MoeScratch<P> const& t, View2<S> up) const;
+  /// Where the rows of each of the rank's experts begin, as kernels of biases read it; empty without biases.
+  View1<int const> bias_offsets(device::ExecSpace const& exec, std::span<std::int64_t const> offsets,
+                                MoeScratch<P> const& t) const;
+  /// True on the rank that adds the bias of the last linear, of those that each have a part of an expert.
+  bool adds_down_bias(MoeScratch<P> const& t) const;
+  /// Adds the gradients of the biases of experts, and what the bias of the last linear adds to those of gates.
+  void bias_backward(device::ExecSpace const& exec, MoeWeights<P> const& w, View1<int const> offsets,
+                     View1<A const> gates, View2<S const> dout, MoeScratch<P> const& t, View1<A> d_gates) const;
   void activate(device::ExecSpace const& exec, View2<S const> up, View2<S> act) const;
 
   int layer_;
@@ -76,8 +92,9 @@ private:
   base::RandomKey jitter_key_{};
   double jitter_ = 0.0, aux_ = 0.0, z_ = 0.0, capacity_ = 0.0;
   bool global_;  ///< the loss of balance is of the global batch
-  config::Activation activation_;
+  ActivationFunction activation_;
   bool gated_;
+  bool biased_;  ///< the linears of the router and of experts have biases
   std::vector<std::int64_t> counts_;
 };
 

@@ -22,8 +22,10 @@ struct NormWeights {
 template <class P>
 struct MoeWeights {
   Matrix<P> router, gate, up, down;
-  Matrix<P> shared_gate;  ///< [1, hidden], or empty
-  Vector<P> bias, load;   ///< [experts]; empty without such balancing
+  Matrix<P> shared_gate;                    ///< [1, hidden], or empty
+  Vector<P> bias, load;                     ///< [experts]; empty without such balancing
+  Vector<P> router_bias;                    ///< [experts], of the router's linear, or empty
+  Matrix<P> gate_bias, up_bias, down_bias;  ///< [local experts, local ffn or hidden], or empty
 };
 
 /// The weights of one layer, with the places of their gradients. Matrices are [out, in]; q, k, v are one matrix, and so
@@ -39,6 +41,7 @@ struct BlockWeights {
   Matrix<P> latent_down, q_up, kv_up;
   Vector<P> q_latent, kv_latent;
   Vector<P> qkv_bias, attn_out_bias, up_bias, down_bias;
+  Vector<P> sinks;    ///< [heads]: logits of attention sinks, or empty
   MoeWeights<P> moe;  ///< routed experts; then `up` and `down` are those of shared experts, or empty
 };
 

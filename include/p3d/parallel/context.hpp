@@ -85,15 +85,20 @@ public:
     std::int64_t window = 0;
     View1<int const> documents{};  ///< [samples, seq_len]: first token of each token's document; empty: token 0
     kernels::Dropout dropout{};
+    View1<S const> sinks{};  ///< [heads of the rank]: logits of attention sinks (kernels/attention_sinks.hpp), or empty
   };
   /// The all-to-all of forward, in place: qkv of the rank's tokens [rows, columns()] becomes what forward and backward
   /// take. Without an all-to-all nothing is done.
   void exchange(Call const& call, View1<S> qkv);
-  /// out [rows, out_columns()] of the rank's tokens, and lse, from the exchanged qkv.
+  /// out [rows, out_columns()] of the rank's tokens, and lse, from the exchanged qkv. Both are those with the sinks.
   void forward(Call const& call, View1<S const> qkv, View2<S> out, View1<A> lse);
   /// Overwrites dqkv [rows, columns()] of the rank's tokens with the gradient.
   void backward(Call const& call, View1<S const> qkv, View2<S const> out, View1<A const> lse, View2<S const> dout,
                 View2<S> dqkv);
+  /// Adds the gradient of the sinks, of the tokens that the rank attends with, to `grad` [heads of the rank]. It comes
+  /// right after backward() of the same call, whose delta it reads. Without sinks nothing is done.
+  template <class G>
+  void sinks_backward(Call const& call, View1<A const> lse, View1<G> grad);
 
 private:
   struct Work;

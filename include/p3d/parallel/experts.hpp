@@ -27,6 +27,8 @@ public:
   layout::ExpertGroup const& group() const { return group_; }
   int rank() const { return comm_ ? comm_->rank() : 0; }
   int size() const { return group_.size(); }
+  /// The number of this rank among those that each have a part of the same experts (its coordinate along etp).
+  int copy() const { return etp_of_[static_cast<std::size_t>(rank())]; }
 
   /// Plans the exchange of rows, from the number counts[e] of rows that this rank has for each expert. It takes one
   /// all-gather of the counts. `most_rows` is the number of rows that each rank has memory for.

@@ -30,7 +30,8 @@ std::int64_t active_parameters(config::Config const& config, layout::ParamTable 
 /// Numbers of the residual stream that a layer's forward reads and writes for each token: norms, dropouts and sums.
 double stream_numbers(config::Config const& config);
 /// Numbers that a layer's attention reads and writes for each token besides its rows: the norm of queries and keys with
-/// the copy for backward; with model.mla the norms of latents, and keys and values that are copied to their heads.
+/// the copy for backward; with model.mla the norms of latents, and keys and values that are copied to their heads;
+/// attention sinks.
 double attention_copies(config::Config const& config);
 
 /// How the keys that a query sees are counted. Documents that data.pack keeps apart are not known before the run.

@@ -84,4 +84,7 @@ def tolerances(keys):
     # With this rate the loss of such a model grows by a quarter in the third step, and its rounding with it: fp32 then
     # agrees with fp64 to 2e-5, fp16 to 5e-3 and bf16 to 1.2e-2 (case 110037).
     steep = 3.0 if float(keys.get("optimizer.lr", 0)) >= 0.03 else 1.0
-    return (5e-2, None) if experts else (1e-2 * steep, 3e-1 * steep)
+    # A norm behind attention divides by the scale that sinks give to its output: their gradient is next to nothing, and
+    # in 16 bits it is rounding (case 4605).
+    idle = keys.get("model.attention_sinks") == "true" and keys.get("model.norm_placement", "pre") != "pre"
+    return (5e-2, None) if experts else (1e-2 * steep, None if idle else 3e-1 * steep)

@@ -7,11 +7,12 @@ DENSE_PRESETS = ("gpt2-tiny", "gpt2-124m", "gpt2-350m", "gpt2-774m", "gpt2-1558m
                  "qwen3-8b", "olmo2-1b", "olmo2-7b", "granite3.1-2b", "glm4-9b", "phi4", "gemma3-270m",
                  "gemma3-1b", "gemma2-2b", "gemma2-9b")
 EXPERT_PRESETS = {"mixtral-tiny": 2, "mixtral-8x7b": 1, "qwen-moe-tiny": 2, "deepseek-moe-tiny": 2, "qwen3-30b-a3b": 2,
-                  "olmoe-1b-7b": 2, "glm4.5-air": 1, "deepseek-v3-tiny": 1, "deepseek-v3": 1, "moonlight-16b-a3b": 1}
+                  "olmoe-1b-7b": 2, "glm4.5-air": 1, "deepseek-v3-tiny": 1, "deepseek-v3": 1, "moonlight-16b-a3b": 1,
+                  "gpt-oss-20b": 1, "gpt-oss-120b": 1}
 LATENT_PRESETS = ("deepseek-v3-tiny", "deepseek-v3", "moonlight-16b-a3b")
 FIRST_DENSE = {"deepseek-moe-tiny": 1, "glm4.5-air": 1, "deepseek-v3-tiny": 1, "deepseek-v3": 3, "moonlight-16b-a3b": 1}
 LLAMA = ("llama", "mistral", "mixtral", "qwen", "deepseek", "moonlight", "smollm3", "olmo", "granite", "glm4", "phi4",
-         "gemma")
+         "gemma", "gpt-oss")
 
 
 def kind(f):
@@ -23,8 +24,8 @@ def kind(f):
     f.rope, f.tied = llama, not llama
     if preset:
         f.set(model__preset=preset)
-        f.tied = preset.startswith("gpt") or preset in ("llama-124m", "qwen2.5-0.5b", "smollm3-3b", "qwen3-0.6b",
-                                                        "granite3.1-2b") or preset.startswith("gemma")
+        f.tied = preset.startswith(("gpt2", "gpt3", "gemma")) or preset in ("llama-124m", "qwen2.5-0.5b", "smollm3-3b",
+                                                                            "qwen3-0.6b", "granite3.1-2b")
         f.shared = preset.startswith(("qwen-moe", "deepseek", "moonlight", "glm4.5"))
     elif llama:
         f.set(model__norm="rmsnorm", model__position="rope", model__activation="swiglu", model__bias=False,
@@ -78,7 +79,8 @@ def latent(f):
 def details(f):
     """Keys of a model that may be anything."""
     d = f.draw
-    changes = ("norm", "placement", "multipliers", "activation", "bias", "qkv", "qk_norm", "tied", "eps", "caps")
+    changes = ("norm", "placement", "multipliers", "activation", "bias", "qkv", "qk_norm", "tied", "eps", "caps",
+               "sinks")
     if f.latent:
         changes = [change for change in changes if change not in ("bias", "qkv", "qk_norm")]
     for change in d.shuffled(changes)[:1 + d.below(4)]:
@@ -95,7 +97,9 @@ def details(f):
             f.set(model__attention_softcap=d.among("0.0", "0.1", "2.0", "50.0"),
                   model__logits_softcap=d.among("0.0", "0.3", "30.0"))
         elif change == "activation":
-            f.set(model__activation=d.among("gelu", "swiglu", "geglu"))
+            f.set(model__activation=d.among("gelu", "swiglu", "geglu", "swiglu_clamped"))
+            if f.get("model.activation") == "swiglu_clamped" and d.chance(0.6):
+                f.set(model__swiglu_alpha=d.among("1.0", "2.5"), model__swiglu_limit=d.among("0.05", "0.5"))
         elif change == "bias":
             if not f.has("model.qkv_bias"):
                 f.set(model__bias=d.chance(0.5))
@@ -103,6 +107,8 @@ def details(f):
             f.set(model__bias=False, model__qkv_bias=d.chance(0.8))
         elif change == "qk_norm":
             f.set(model__qk_norm=d.among("head", "head", "full", "full", "none"))
+        elif change == "sinks":
+            f.set(model__attention_sinks=d.chance(0.8))
         elif change == "tied":
             f.tied = d.chance(0.5)
             f.set(model__tied_embeddings=f.tied)
@@ -186,7 +192,8 @@ def expert_router(f):
     if not f.experts:
         return
     number, top_k = int(f.get("model.moe.experts")), int(f.get("model.moe.top_k"))
-    for change in d.shuffled(("score", "normalize", "scale", "jitter", "groups", "shared", "every", "dense"))[:3]:
+    changes = ("score", "normalize", "scale", "jitter", "groups", "shared", "every", "dense", "bias")
+    for change in d.shuffled(changes)[:3]:
         if change == "score":
             f.set(model__moe__score=d.among("softmax", "sigmoid"))
         elif change == "normalize":
@@ -200,6 +207,8 @@ def expert_router(f):
         elif change == "shared":
             f.shared = True
             f.set(model__moe__shared_ffn=f.tp * d.among(4, 6), model__moe__shared_gate=d.chance(0.5))
+        elif change == "bias":
+            f.set(model__moe__bias=d.chance(0.8))
         elif change == "every" and f.layers >= 2:
             f.set(model__moe__every=2)
         elif change == "dense" and f.layers >= 3:

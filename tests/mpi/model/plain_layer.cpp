@@ -134,12 +134,13 @@ Plain PlainLayer::latent_attention(Plain const& normed) const {
 Plain PlainLayer::attend(Plain const& q, Plain const& k, Plain const& v) const {
   auto const n = c_.model.head_dim(), heads = q.cols / n, of_one = heads / (k.cols / n), length = c_.model.seq_len;
   auto const width = v.cols / (k.cols / n);
+  auto const* sinks = find("attn.sinks");
   Plain out(q.rows, heads * width);
   for (std::int64_t r = 0; r < q.rows; ++r)
     for (std::int64_t h = 0; h < heads; ++h) {
       auto const sample = r / length, query = r % length, kv = h / of_one;
       std::vector<Complex> p;
-      Complex sum;
+      Complex sum = sinks ? std::exp((*sinks)(0, h)) : Complex();
       for (std::int64_t key = 0; key <= query; ++key) {
         Complex score;
         for (std::int64_t e = 0; e < n; ++e) score += q(r, h * n + e) * k(sample * length + key, kv * n + e);
@@ -161,6 +162,12 @@ Plain PlainLayer::attend(Plain const& q, Plain const& k, Plain const& v) const {
 
 Complex PlainLayer::activation(Complex gate, Complex up) const {
   if (c_.model.activation == config::Activation::swiglu) return gate / (1.0 + std::exp(-gate)) * up;
+  if (c_.model.activation == config::Activation::swiglu_clamped) {
+    double const limit = c_.model.swiglu_limit;
+    auto const x = gate.real() > limit ? Complex(limit) : gate;
+    auto const y = std::abs(up.real()) > limit ? Complex(std::copysign(limit, up.real())) : up;
+    return (y + 1.0) * x / (1.0 + std::exp(-c_.model.swiglu_alpha * x));
+  }
   auto const gelu = [](Complex x) {
     return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
   };
@@ -179,7 +186,13 @@ Plain PlainLayer::experts(Plain const& normed) const {
   auto const& m = c_.model.moe;
   auto const &up = *find("moe.experts.up.weight"), &down = *find("moe.experts.down.weight");
   auto const* gate = find("moe.experts.gate.weight");
-  auto const logits = linear(normed, "moe.router");
+  auto logits = linear(normed, "moe.router");
+  auto const bias = [&](char const* name, std::int64_t row, std::int64_t column) {
+    auto const* b = find(name);
+    return b ? (*b)(row, column) : Complex();
+  };
+  for (std::int64_t r = 0; r < logits.rows; ++r)
+    for (std::int64_t e = 0; e < m.experts; ++e) logits(r, e) += bias("moe.router.linear_bias", 0, e);
   Plain y(normed.rows, normed.cols);
   for (std::int64_t r = 0; r < y.rows; ++r) {
     std::vector<std::int64_t> order;
@@ -194,8 +207,9 @@ Plain PlainLayer::experts(Plain const& normed) const {
     for (auto const e : order) chosen += std::exp(logits(r, e)) / sum;
     for (auto const e : order) {
       auto const weight = m.scale * std::exp(logits(r, e)) / sum / (m.normalize ? chosen : Complex(1.0));
+      for (std::int64_t i = 0; i < y.cols; ++i) y(r, i) += weight * bias("moe.experts.down.bias", e, i);
       for (std::int64_t f = 0; f < up.cols; ++f) {
-        Complex in, in_gate;
+        auto in = bias("moe.experts.up.bias", e, f), in_gate = bias("moe.experts.gate.bias", e, f);
         for (std::int64_t i = 0; i < normed.cols; ++i) {
           in += normed(r, i) * up(e * normed.cols + i, f);
           if (gate) in_gate += normed(r, i) * (*gate)(e * normed.cols + i, f);

@@ -63,7 +63,14 @@ std::vector<Case> cases(int ranks) {
       {"latent attention without a latent of queries",
        {"model.preset=llama-tiny", "model.kv_heads=4", "model.ffn=10", "model.mla.kv_lora_rank=5",
         "model.mla.qk_nope_head_dim=3", "model.mla.qk_rope_head_dim=2", "model.mla.v_head_dim=8", "model.dropout=0.3",
-        "model.norm_placement=sandwich", "model.norm_offset=1", "model.attention_softcap=1.5"}}};
+        "model.norm_placement=sandwich", "model.norm_offset=1", "model.attention_softcap=1.5"}},
+      {"sinks",
+       {"model.preset=llama-tiny", "model.kv_heads=2", "model.ffn=10", "model.attention_sinks=true", "model.bias=true",
+        "model.dropout=0.3", "model.activation=swiglu_clamped", "model.swiglu_alpha=1.3", "model.swiglu_limit=0.5"}},
+      {"sinks of latent attention",
+       {"model.preset=llama-tiny", "model.kv_heads=4", "model.ffn=10", "model.mla.kv_lora_rank=5",
+        "model.mla.qk_nope_head_dim=3", "model.mla.qk_rope_head_dim=2", "model.mla.v_head_dim=8",
+        "model.attention_sinks=true"}}};
   if (ranks > 1) {
     for (std::size_t i = 1, n = out.size(); i < n; ++i)
       out.push_back({out[i].name + " with sequence parallelism", out[i].words, true});
@@ -80,6 +87,13 @@ std::vector<Case> cases(int ranks) {
     out.push_back({"experts between norms", out.back().words});
     out.back().words.emplace_back("model.norm_placement=sandwich");
     out.back().words.emplace_back("model.activation=geglu");
+    out.push_back({"experts with biases", routed});
+    for (auto const* word : {"model.moe.bias=true", "model.bias=true", "model.activation=swiglu_clamped",
+                             "model.swiglu_limit=0.7", "model.moe.shared_ffn=8"})
+      out.back().words.emplace_back(word);
+    out.push_back({"experts with biases and no gates", routed});
+    for (auto const* word : {"model.moe.bias=true", "model.activation=gelu", "model.moe.normalize=false"})
+      out.back().words.emplace_back(word);
     out.push_back({"experts in front of norms", routed});
     out.back().words.emplace_back("model.norm_placement=post");
   }
@@ -323,7 +337,7 @@ TEST(SubLayers, AttentionIsThatOfPlainLoops) {
     else
       attention = std::make_unique<model::GroupedQueryAttention<Policy>>(rig.config, rig.tp, 0);
     check(rig, *attention, &test::PlainLayer::attention, "attention",
-          {"attn.q", "attn.k", "attn.v", "attn.out.weight"});
+          {"attn.q", "attn.k", "attn.v", "attn.sinks", "attn.out.weight"});
   }
 }
 

@@ -33,6 +33,7 @@ struct Case {
   std::vector<int> documents{};  ///< of one sample
   std::int64_t first_sample = 5, first_head = 2;
   std::int64_t value_dim = head_dim;
+  bool sinks = false;
 
   std::int64_t seq_len() const { return division.seq_len; }
   std::int64_t q() const { return heads * head_dim; }
@@ -56,8 +57,9 @@ double number(char const* name, std::int64_t row, std::int64_t column) {
 }
 
 struct Result {
-  Numbers out, lse, dqkv;
+  Numbers out, lse, dqkv, dsinks;
 };
+double sink(std::int64_t head) { return number("sinks", 0, head); }
 
 /// All of it, by loops over queries and keys.
 Result plain(Case const& c) {
@@ -65,7 +67,7 @@ Result plain(Case const& c) {
   auto const rows = c.samples * s;
   auto const at = [](Numbers& m, std::int64_t i) -> double& { return m[static_cast<std::size_t>(i)]; };
   Result r{Numbers(static_cast<std::size_t>(rows * c.out())), Numbers(static_cast<std::size_t>(rows * c.heads)),
-           Numbers(static_cast<std::size_t>(rows * c.qkv()))};
+           Numbers(static_cast<std::size_t>(rows * c.qkv())), Numbers(static_cast<std::size_t>(c.heads))};
   Numbers x(static_cast<std::size_t>(rows * c.qkv())), d(static_cast<std::size_t>(rows * c.out()));
   for (std::int64_t i = 0; i < rows; ++i) {
     for (std::int64_t j = 0; j < c.qkv(); ++j) at(x, i * c.qkv() + j) = number("qkv", i, j);
@@ -82,7 +84,7 @@ Result plain(Case const& c) {
         auto const kv = h / (c.heads / c.kv_heads);
         auto const key = [&](std::int64_t j) { return (b * s + j) * c.qkv() + c.q() + kv * n; };
         auto const value = [&](std::int64_t j) { return (b * s + j) * c.qkv() + c.q() + c.k() + kv * m; };
-        double sum = 0, delta = 0;
+        double sum = c.sinks ? std::exp(sink(h)) : 0, delta = 0;
         Numbers p, mask, dp;
         for (std::int64_t j = first; j <= i; ++j) {
           double score = 0, gradient = 0;
@@ -99,6 +101,7 @@ Result plain(Case const& c) {
         }
         for (std::size_t j = 0; j < p.size(); ++j) delta += (p[j] /= sum) * dp[j];
         at(r.lse, (b * c.heads + h) * s + i) = std::log(sum);
+        if (c.sinks) at(r.dsinks, h) -= std::exp(sink(h)) / sum * delta;
         for (std::int64_t j = first; j <= i; ++j) {
           auto const t = static_cast<std::size_t>(j - first);
           double const ds = p[t] * (dp[t] - delta) * scale;
@@ -175,19 +178,26 @@ Sent run(Case const& c, Result& r) {
   for (std::size_t i = 0; i < documents.extent(0); ++i) host(i) = c.documents[i % c.documents.size()];
   Kokkos::deep_copy(documents, host);
   call.documents = documents;
+  device::Owned1<S> const sinks("sinks", static_cast<std::size_t>(c.sinks ? c.heads : 0));
+  device::Owned1<S> const dsinks("dsinks", sinks.extent(0));
+  auto const host_sinks = device::host_mirror(sinks);
+  for (std::size_t h = 0; h < sinks.extent(0); ++h) host_sinks(h) = static_cast<S>(sink(static_cast<std::int64_t>(h)));
+  Kokkos::deep_copy(sinks, host_sinks);
+  call.sinks = sinks;
 
   attention.exchange(call, qkv);
   attention.forward(call, qkv, out, lse);
   Sent sent{cp.sent_bytes(), 0};
   cp.reset_accounting();
   attention.backward(call, qkv, out, lse, d, dx);
+  attention.template sinks_backward<S>(call, lse, dsinks);
   Kokkos::fence();
   sent.backward = cp.sent_bytes();
   auto const copy = [](auto const& view) {
     auto const h = device::host_copy(view);
     return Numbers(h.data(), h.data() + h.size());
   };
-  r = {copy(out), copy(lse), copy(dx)};
+  r = {copy(out), copy(lse), copy(dx), copy(dsinks)};
   return sent;
 }
 
@@ -227,6 +237,10 @@ void check(Case const& c, Result const& whole) {
   run<double>(c, part);
   expect_rows(c, part.out, whole.out, c.out(), 1e-12, "out");
   expect_rows(c, part.dqkv, whole.dqkv, c.qkv(), 1e-12, "dqkv");
+  if (!c.sinks) return;
+  MPI_Allreduce(MPI_IN_PLACE, part.dsinks.data(), static_cast<int>(c.heads), MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+  for (std::size_t h = 0; h < part.dsinks.size(); ++h)
+    EXPECT_NEAR(part.dsinks[h], whole.dsinks[h], 1e-12) << "gradient of sink " << h << ", " << c.name();
 }
 
 /// `c` with every division in which the heads can be divided.
@@ -266,6 +280,21 @@ TEST(Context, ValuesHaveAWidthOfTheirOwn) {
   check_all({.division = {.seq_len = 35}, .planned = 40, .heads = 2 * h, .kv_heads = h, .window = 9, .value_dim = 5});
   // An output that is wider than queries, keys and values together.
   check_all({.division = {.seq_len = 17}, .heads = 4 * h, .kv_heads = h, .documents = squares(17), .value_dim = 8});
+}
+
+TEST(Context, SinksComeIntoTheMergedSoftmax) {
+  auto const h = heads_for_all();
+  check_all({.division = {.seq_len = 17}, .heads = 2 * h, .kv_heads = h, .sinks = true});
+  check_all({.division = {.seq_len = 33},
+             .planned = 40,
+             .heads = h,
+             .kv_heads = h,
+             .samples = 2,
+             .window = 7,
+             .dropout = 0.2,
+             .documents = squares(33),
+             .value_dim = 5,
+             .sinks = true});
 }
 
 TEST(Context, WindowsAndDocumentsHideKeys) {

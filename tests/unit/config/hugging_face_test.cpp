@@ -236,6 +236,7 @@ TEST(HuggingFaceConfig, AFileOfAnotherModelIsNotUpdated) {
   EXPECT_EQ(update(qwen2_moe(), read(qwen2_moe()).model).file, qwen2_moe());
   EXPECT_EQ(update(smollm3(), read(smollm3()).model).file, smollm3());
   EXPECT_EQ(update(moonlight(), read(moonlight()).model).file, moonlight());
+  EXPECT_EQ(update(gpt_oss(), read(gpt_oss()).model).file, gpt_oss());
   for (auto const& file : {deepseek_v3(), glm4_moe()}) {
     EXPECT_EQ(update(file, read(file).model).file, with(file, "num_nextn_predict_layers", 0));
     EXPECT_EQ(update(file, read(file).model).lines,
@@ -268,7 +269,7 @@ TEST(HuggingFaceConfig, DropoutThatIsNotOneValueIsNoted) {
 }
 
 TEST(HuggingFaceConfig, NamesTheArchitecturesThatItReads) {
-  expect_error([] { read({{"model_type", "olmo"}}); }, "\"deepseek_v3\" or \"glm4_moe\"");
+  expect_error([] { read({{"model_type", "olmo"}}); }, "\"glm4_moe\" or \"gpt_oss\"");
   expect_error([] { read({{"a", 1}}); }, "found:    none");
   expect_error([] { read(Json::array()); }, "model_type");
   expect_error([] { read_hugging_face("{\"a\":1,\"a\":2}", "p"); }, "\"a\" twice");
@@ -332,6 +333,12 @@ TEST(HuggingFaceConfig, WhatIsWrittenReadsBackTheSame) {
            {"model.preset=moonlight-16b-a3b", "model.mla.v_head_dim=96", "model.moe.group_top_k=1",
             "model.moe.groups=2"},
            {"model.preset=deepseek-v3-tiny", "model.tied_embeddings=true"},
+           {"model.preset=gpt-oss-20b"},
+           {"model.preset=gpt-oss-120b", "model.swiglu_alpha=1.5", "model.swiglu_limit=3", "model.window=[9, 9, 0]",
+            "model.rope_scaling=none", "model.rope_scaling_factor=1", "model.rope_original_seq_len=8192",
+            "model.rope_truncate=true", "model.tied_embeddings=true"},
+           {"model.preset=gpt-oss-20b", "model.bias=false", "model.qkv_bias=false", "model.window=0",
+            "model.rope_attention_factor=1.5", "model.rope_truncate=true"},
            {"model.preset=llama-tiny", "model.kv_heads=12", "model.mla.kv_lora_rank=8", "model.mla.qk_nope_head_dim=6",
             "model.mla.qk_rope_head_dim=2"}}) {
     auto model = good("", overrides).model;

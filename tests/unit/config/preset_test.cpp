@@ -12,16 +12,17 @@ Model model_preset(std::string const& name) { return good("", {"model.preset=" +
 
 TEST(Preset, EachIsValidAndDividesOverItsUsualTp) {
   auto const names = preset_names();
-  EXPECT_EQ(names.size(), 40u);
+  EXPECT_EQ(names.size(), 42u);
   for (auto const& name : names) {
     auto const m = model_preset(name);
     EXPECT_EQ(m.preset, name);
     bool const latent = name.starts_with("deepseek-v3") || name == "moonlight-16b-a3b", glm_moe = name == "glm4.5-air";
+    bool const oss = name.starts_with("gpt-oss"), gpt = name.starts_with("gpt") && !oss;
     EXPECT_EQ(m.mla.on(), latent) << name;
     EXPECT_EQ(m.hidden % m.heads == 0, !glm_moe) << name;
     EXPECT_EQ(m.head_dim() == m.hidden / m.heads, name != "mistral-nemo-12b" && !name.starts_with("gemma") &&
                                                       name != "qwen3-0.6b" && name != "qwen3-30b-a3b" && !latent &&
-                                                      !glm_moe)
+                                                      !glm_moe && !oss)
         << name;
     EXPECT_EQ(m.qkv_bias, m.bias || name.starts_with("qwen2") || name.starts_with("glm4")) << name;
     EXPECT_EQ(m.norm_placement, name.starts_with("olmo2")                                ? NormPlacement::post
@@ -30,14 +31,15 @@ TEST(Preset, EachIsValidAndDividesOverItsUsualTp) {
     EXPECT_EQ(m.qk_norm, name.starts_with("qwen3") || name.starts_with("gemma3") ? QkNorm::head
                          : name.starts_with("olmo")                              ? QkNorm::full
                                                                                  : QkNorm::none);
-    EXPECT_EQ(m.position == Position::rope, !name.starts_with("gpt")) << name;
+    EXPECT_EQ(m.position == Position::rope, !gpt) << name;
     EXPECT_EQ(m.moe.on(), name.starts_with("mixtral") || name.find("moe") != std::string::npos ||
-                              name == "qwen3-30b-a3b" || latent || glm_moe)
+                              name == "qwen3-30b-a3b" || latent || glm_moe || oss)
         << name;
-    EXPECT_EQ(m.bias, name.starts_with("gpt")) << name;
-    EXPECT_EQ(m.tied_embeddings, name.starts_with("gpt") || name == "llama-124m" || name == "qwen2.5-0.5b" ||
-                                     name == "smollm3-3b" || name == "qwen3-0.6b" || name == "granite3.1-2b" ||
-                                     name.starts_with("gemma"))
+    EXPECT_EQ(m.bias, gpt || oss) << name;
+    EXPECT_EQ(m.attention_sinks, oss) << name;
+    EXPECT_EQ(m.activation == Activation::swiglu_clamped && m.moe.bias, oss) << name;
+    EXPECT_EQ(m.tied_embeddings, gpt || name == "llama-124m" || name == "qwen2.5-0.5b" || name == "smollm3-3b" ||
+                                     name == "qwen3-0.6b" || name == "granite3.1-2b" || name.starts_with("gemma"))
         << name;
     EXPECT_EQ(m.attention_softcap > 0 && m.logits_softcap > 0, name.starts_with("gemma2")) << name;
     EXPECT_EQ(m.rope_layers.empty(), name != "smollm3-3b") << name;
@@ -74,7 +76,7 @@ TEST(Preset, TheNameTellsTheNumberOfParameters) {
                           Row{"olmoe-1b-7b", 6.919},   Row{"olmo2-1b", 1.485},     Row{"olmo2-7b", 7.299},
                           Row{"granite3.1-2b", 2.534}, Row{"glm4-9b", 9.400},      Row{"phi4", 14.66},
                           Row{"gemma3-270m", 0.268},   Row{"gemma3-1b", 1.0},      Row{"gemma2-2b", 2.614},
-                          Row{"gemma2-9b", 9.241}}) {
+                          Row{"gemma2-9b", 9.241},     Row{"gpt-oss-20b", 20.91},  Row{"gpt-oss-120b", 116.8}}) {
     EXPECT_NEAR(billions(model_preset(row.name)) / row.billions, 1.0, 0.01) << row.name;
   }
 }

@@ -381,4 +381,43 @@ inline Json glm4_moe() {
           {"vocab_size", 151552}};
 }
 
+/// As gpt-oss-20b, but for its quantization_config.
+inline Json gpt_oss() {
+  Json file{{"model_type", "gpt_oss"},
+            {"attention_bias", true},
+            {"attention_dropout", 0.0},
+            {"eos_token_id", 200002},
+            {"experts_per_token", 4},
+            {"head_dim", 64},
+            {"hidden_act", "silu"},
+            {"hidden_size", 2880},
+            {"initial_context_length", 4096},
+            {"intermediate_size", 2880},
+            {"max_position_embeddings", 131072},
+            {"num_attention_heads", 64},
+            {"num_experts_per_tok", 4},
+            {"num_hidden_layers", 24},
+            {"num_key_value_heads", 8},
+            {"num_local_experts", 32},
+            {"output_router_logits", false},
+            {"pad_token_id", 199999},
+            {"rms_norm_eps", 1e-5},
+            {"rope_scaling",
+             {{"beta_fast", 32.0},
+              {"beta_slow", 1.0},
+              {"factor", 32.0},
+              {"original_max_position_embeddings", 4096},
+              {"rope_type", "yarn"},
+              {"truncate", false}}},
+            {"rope_theta", 150000},
+            {"router_aux_loss_coef", 0.9},
+            {"sliding_window", 128},
+            {"swiglu_limit", 7.0},
+            {"tie_word_embeddings", false},
+            {"use_cache", true},
+            {"vocab_size", 201088}};
+  for (int l = 0; l < 24; ++l) file["layer_types"].push_back(l % 2 == 0 ? "sliding_attention" : "full_attention");
+  return file;
+}
+
 }  // namespace p3d::config::test

@@ -108,6 +108,50 @@ TEST(Geglu, IsGeluOfTheGateTimesUp) {
   expect_close(geglu_backward<float>(swiglu_x, dy), g, 1e-6);
 }
 
+constexpr kernels::SwigluBounds bounds{1.3, 1.1};
+template <class T>
+Vec clamped_forward(Vec const& x) {
+  return gated<T>([](ExecSpace const& exec, View2<T const> in, View2<T> y,
+                     View1<T const> bias) { kernels::swiglu_clamped_forward<T>(exec, bounds, in, y, bias); },
+                  x);
+}
+template <class T>
+Vec clamped_backward(Vec const& x, Vec const& g) {
+  return gated<T>([](ExecSpace const& exec, View2<T const> in, View2<T const> d, View2<T> dx,
+                     View1<T const> bias) { kernels::swiglu_clamped_backward<T>(exec, bounds, in, d, dx, bias); },
+                  x, g);
+}
+TEST(ClampedSwiglu, BoundsGateAboveAndUpOnBothSides) {
+  Vec expected;
+  int of_gates = 0, of_ups = 0;
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t c = 0; c < cols; ++c) {
+      double const gate = swiglu_x[r * 2 * cols + c], up = swiglu_x[r * 2 * cols + cols + c];
+      double const g = std::min(gate, bounds.limit), u = std::clamp(up, -bounds.limit, bounds.limit);
+      of_gates += g < gate ? 1 : 0, of_ups += u < up ? 1 : 0;
+      expected.push_back((u + 1) * g / (1 + std::exp(-bounds.alpha * g)));
+    }
+  EXPECT_GT(of_gates, 0);
+  EXPECT_GT(of_ups, 0);
+  expect_close(clamped_forward<double>(swiglu_x), expected, 1e-14);
+  expect_close(clamped_forward<float>(swiglu_x), expected, 1e-6);
+  auto const g = clamped_backward<double>(swiglu_x, dy);
+  expect_gradient([](Vec const& v) { return dot(clamped_forward<double>(v), dy); }, swiglu_x, g, "dgate_up");
+  expect_close(clamped_backward<float>(swiglu_x, dy), g, 1e-6);
+}
+TEST(ClampedSwiglu, KeepsNanAndFarNumbers) {
+  Vec x(2 * rows * cols, 0.0);
+  Vec const far = {-1e4, -100.0, 100.0, 1e4, std::nan(""), 0.0};
+  std::copy(far.begin(), far.end(), x.begin());
+  x[cols + 5] = std::nan("");
+  auto const y = clamped_forward<float>(x);
+  double const most = bounds.limit / (1 + std::exp(-bounds.alpha * bounds.limit));
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(y[i], far[i] > 0 ? most : 0.0, 1e-6) << far[i];
+  auto const d = clamped_backward<float>(x, Vec(rows * cols, 1.0));
+  EXPECT_EQ(d[2], 0.0);
+  EXPECT_TRUE(std::isnan(y[4]) && std::isnan(y[5]) && std::isnan(d[4]));
+}
+
 TEST(Swiglu, ForwardMatchesTheFormula) {
   Vec expected;
   for (std::int64_t r = 0; r < rows; ++r)
@@ -147,6 +191,8 @@ void check_16_bits() {
   expect_rounded<S>(gelu_backward<S>(x, g), gelu_backward<double>(x, g), "gelu, backward");
   expect_rounded<S>(swiglu_forward<S>(gate_up), swiglu_forward<double>(gate_up), "swiglu");
   expect_rounded<S>(swiglu_backward<S>(gate_up, g), swiglu_backward<double>(gate_up, g), "swiglu, backward");
+  expect_rounded<S>(clamped_forward<S>(gate_up), clamped_forward<double>(gate_up), "clamped swiglu");
+  expect_rounded<S>(clamped_backward<S>(gate_up, g), clamped_backward<double>(gate_up, g), "clamped swiglu, backward");
   expect_rounded<S>(geglu_forward<S>(gate_up), geglu_forward<double>(gate_up), "geglu");
   expect_rounded<S>(geglu_backward<S>(gate_up, g), geglu_backward<double>(gate_up, g), "geglu, backward");
 }

@@ -3,6 +3,7 @@
 
 #include "attention_case.hpp"
 
+#include <p3d/kernels/attention_sinks.hpp>
 #include <p3d/kernels/cached_attention.hpp>
 
 namespace attention_test {
@@ -11,11 +12,12 @@ class CachedAttention : public ::testing::TestWithParam<Case> {};
 
 /// Row after row of every sample, the samples in the caches in reverse order and one place apart.
 template <class S>
-Vec token_by_token(Case const& c, Vec const& qkv) {
+Vec token_by_token(Case const& c, Vec const& qkv, Vec const& sinks = {}) {
   std::int64_t const texts = 2 * c.samples, capacity = c.seq + 3;
   auto const keys = matrix_of<S>(texts * c.kv_heads, capacity * c.dim, Vec(texts * c.kv_heads * capacity * c.dim, 7.0));
   auto const values =
       matrix_of<S>(texts * c.kv_heads, capacity * c.values(), Vec(texts * c.kv_heads * capacity * c.values(), -7.0));
+  auto const of_heads = vector_of<S>(sinks);
   Vec out(c.rows() * c.out_width());
   for (std::int64_t p = 0; p < c.seq; ++p) {
     Vec rows;
@@ -34,7 +36,8 @@ Vec token_by_token(Case const& c, Vec const& qkv) {
     new_rows.positions = positions;
     kernels::CachedTexts const at{texts_view, false, capacity};
     kernels::store_keys_values<S>(ExecSpace(), new_rows, shape, at, d, keys, values);
-    kernels::cached_attention_forward<S>(ExecSpace(), new_rows, shape, at, d, keys, values, y);
+    kernels::cached_attention_forward<S>(ExecSpace(), new_rows, shape, at, d, keys, values, View1<S const>(of_heads),
+                                         y);
     auto const found = host(y);
     for (std::int64_t s = 0; s < c.samples; ++s)
       std::copy_n(found.begin() + s * c.out_width(), c.out_width(), out.begin() + (s * c.seq + p) * c.out_width());
@@ -47,6 +50,18 @@ TEST_P(CachedAttention, EachTokenIsThatOfTheWholeText) {
   auto const qkv = random_values("qkv", c.rows() * c.width());
   expect_close(token_by_token<double>(c, qkv), forward<double>(c, qkv).out, 1e-13);
   expect_close(token_by_token<float>(c, qkv), forward<double>(c, qkv).out, 4e-6);
+}
+
+TEST_P(CachedAttention, HasSinks) {
+  auto const c = GetParam();
+  auto const qkv = random_values("qkv", c.rows() * c.width()), sinks = random_values("sinks", c.heads, 3.0);
+  auto const whole = forward<double>(c, qkv);
+  auto const out = matrix_of<double>(c.rows(), c.out_width(), whole.out);
+  auto const lse = vector_of<double>(whole.lse), s = vector_of<double>(sinks);
+  kernels::attention_sinks_forward<double>(ExecSpace(), c.shape(), View1<double const>(s),
+                                           kernels::heads_of(View2<double>(out)), View1<double>(lse));
+  expect_close(token_by_token<double>(c, qkv, sinks), host(out), 1e-13);
+  expect_close(token_by_token<float>(c, qkv, sinks), host(out), 4e-6);
 }
 
 template <class S>
@@ -84,10 +99,12 @@ TEST(CachedAttention, ValuesMayBeAPartOfTheKeys) {
     auto const y = matrix_of<double>(texts, heads * value, Vec(texts * heads * value)),
                z = matrix_of<double>(texts, heads * value, Vec(texts * heads * value, 1.0));
     kernels::store_keys_values<double>(ExecSpace(), rows, shape, at, qkv, keys, values);
-    kernels::cached_attention_forward<double>(ExecSpace(), rows, shape, at, qkv, keys, values, y);
+    kernels::cached_attention_forward<double>(ExecSpace(), rows, shape, at, qkv, keys, values, View1<double const>(),
+                                              y);
     kernels::store_in_cache<double>(ExecSpace(), rows, at, 1, matrix_of<double>(texts, dim, one), alone);
     at.value_stride = dim;
-    kernels::cached_attention_forward<double>(ExecSpace(), rows, shape, at, qkv, alone, alone, z);
+    kernels::cached_attention_forward<double>(ExecSpace(), rows, shape, at, qkv, alone, alone, View1<double const>(),
+                                              z);
     EXPECT_EQ(host(z), host(y)) << p;
   }
 }

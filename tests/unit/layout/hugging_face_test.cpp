@@ -49,6 +49,15 @@ config::Config glm4_moe() {
   return c;
 }
 
+config::Config gpt_oss() {
+  auto c = llama(true);
+  auto& m = c.model;
+  m.qkv_bias = m.attention_sinks = m.moe.bias = true;
+  m.activation = config::Activation::swiglu_clamped;
+  m.moe.experts = 3, m.moe.ffn = 6;
+  return c;
+}
+
 struct Made {
   ParamTable table;
   HuggingFaceLayout layout;
@@ -276,6 +285,63 @@ TEST(HuggingFaceLayout, DeepSeekV3NamesTheParametersOfLatentAttention) {
   EXPECT_EQ(shape("kv_a_layernorm"), (Shape{6}));
   EXPECT_EQ(shape("kv_b_proj"), (Shape{14, 6}));
   EXPECT_EQ(shape("o_proj"), (Shape{8, 8}));
+}
+
+TEST(HuggingFaceLayout, GptOssHasOneTensorForAllExperts) {
+  auto const made = make(gpt_oss());
+  EXPECT_EQ(made.layout.family, config::ModelFamily::gpt_oss);
+  auto const found = shapes(made.layout);
+  using Shape = std::vector<std::int64_t>;
+  EXPECT_EQ(found.size(), 3u + 2 * (2 + 8 + 1 + 6));
+  EXPECT_EQ(found.at("model.layers.1.self_attn.sinks"), (Shape{2}));
+  EXPECT_EQ(found.at("model.layers.1.self_attn.o_proj.bias"), (Shape{8}));
+  EXPECT_EQ(found.at("model.layers.1.mlp.router.weight"), (Shape{3, 8}));
+  EXPECT_EQ(found.at("model.layers.1.mlp.router.bias"), (Shape{3}));
+  EXPECT_EQ(found.at("model.layers.1.mlp.experts.gate_up_proj"), (Shape{3, 8, 12}));
+  EXPECT_EQ(found.at("model.layers.1.mlp.experts.gate_up_proj_bias"), (Shape{3, 12}));
+  EXPECT_EQ(found.at("model.layers.1.mlp.experts.down_proj"), (Shape{3, 6, 8}));
+  EXPECT_EQ(found.at("model.layers.1.mlp.experts.down_proj_bias"), (Shape{3, 8}));
+}
+
+/// Runs of every parameter of gpt-oss, in pieces of rows and columns, against transformers' definition.
+TEST(HuggingFaceLayout, GptOssInterleavesGateAndUp) {
+  auto const [table, layout] = make(gpt_oss());
+  constexpr std::int64_t hidden = 8, ffn = 6;
+  auto const element = [&](std::string const& name, std::int64_t row, std::int64_t col) {
+    auto const expert = row / hidden, h = row % hidden;
+    bool const up = name.find(".up.") != std::string::npos, down = name.find(".down.") != std::string::npos;
+    if (name.ends_with(".bias")) return down ? row * hidden + col : row * 2 * ffn + 2 * col + (up ? 1 : 0);
+    return down ? (expert * ffn + col) * hidden + h : (expert * hidden + h) * 2 * ffn + 2 * col + (up ? 1 : 0);
+  };
+  std::map<std::size_t, std::set<std::int64_t>> all;
+  for (std::size_t i = 0; i < table.specs().size(); ++i) {
+    auto const& spec = table.specs()[i];
+    auto const& tensors = layout.tensors;  // Clang before 16 captures no structured binding
+    if (spec.name.find(".experts.") == std::string::npos) continue;
+    for (auto const& rows : {Range{0, spec.rows}, Range{1, spec.rows - 1}, Range{2, 2}})
+      for (auto const& cols : {Range{0, spec.cols}, Range{1, 4}}) {
+        std::map<std::int64_t, std::int64_t> found, expected;  // place in the rectangle -> element of the tensor
+        for_tensors(layout.places[i], rows, [&](HuggingFacePlace const& place, Range some, std::int64_t done) {
+          for_element_runs(place, tensors[place.tensor].shape.back(), some, cols, [&](ElementRun const& run) {
+            for (std::int64_t k = 0; k < run.count; ++k)
+              EXPECT_TRUE(
+                  found.emplace(done * cols.size() + run.place + k * run.stride, run.first + k * run.step).second);
+          });
+        });
+        for (auto row = rows.begin; row < rows.end; ++row)
+          for (auto col = cols.begin; col < cols.end; ++col)
+            expected[(row - rows.begin) * cols.size() + col - cols.begin] = element(spec.name, row, col);
+        EXPECT_EQ(found, expected) << spec.name;
+        if (rows.size() != spec.rows || cols.size() != spec.cols) continue;
+        for (auto const& [place, at] : found) EXPECT_TRUE(all[layout.places[i].tensor].insert(at).second);
+      }
+  }
+  EXPECT_EQ(all.size(), 8u);
+  for (auto const& [tensor, elements] : all) {
+    std::int64_t size = 1;
+    for (auto n : layout.tensors[tensor].shape) size *= n;
+    EXPECT_EQ(static_cast<std::int64_t>(elements.size()), size);
+  }
 }
 
 /// Element (row, col) of the experts' matrices, as the definition of the table says.

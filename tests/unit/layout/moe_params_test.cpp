@@ -38,6 +38,10 @@ TEST(MoeTable, NamesInOrder) {
                                          "moe.experts.up.weight", "moe.experts.down.weight", "moe.shared.gate.weight",
                                          "moe.shared.up.weight", "moe.shared.down.weight", "moe.shared_gate.weight"}));
   EXPECT_EQ(names_of_layer(c, 2), names_of_layer(c, 1));
+  auto const biased = names_of_layer(p3d::test::tiny_moe({}, true), 1);
+  EXPECT_EQ(biased.size(), names_of_layer(c, 1).size() + 4);
+  EXPECT_EQ(Names(biased.begin() + 5, biased.begin() + 9),
+            (Names{"moe.router.linear_bias", "moe.experts.gate.bias", "moe.experts.up.bias", "moe.experts.down.bias"}));
   c.model.moe.choice_bias = false, c.model.moe.shared_ffn = 0, c.model.moe.shared_gate = false;
   c.model.bias = true, c.model.activation = config::Activation::gelu;
   EXPECT_EQ(names_of_layer(c, 1), (Names{"moe.router.weight", "moe.experts.up.weight", "moe.experts.down.weight"}))
@@ -72,6 +76,24 @@ TEST(MoeTable, ShapesAndInitialValues) {
                                       s.name.ends_with("mlp.up.weight") || s.name.ends_with("shared.up.weight"))
         << s.name;
   }
+}
+
+TEST(MoeTable, BiasesHaveARowForEachExpert) {
+  auto const table = make_param_table(p3d::test::tiny_moe({.tp = 2, .dp = 2, .etp = 2, .ep = 2}, true));
+  auto const check = [&](char const* name, std::int64_t rows, std::int64_t cols, std::vector<Split> const& splits) {
+    auto const& s = table.find(std::string("layers.1.moe.") + name);
+    EXPECT_EQ(std::pair(s.rows, s.cols), std::pair(rows, cols)) << name;
+    EXPECT_EQ(s.splits, splits) << name;
+    EXPECT_TRUE(s.trained && !s.decay && s.init == Init::zeros) << name;
+    return s;
+  };
+  check("experts.gate.bias", 4, 6, {{0, Axis::ep}, {1, Axis::etp}});
+  check("experts.up.bias", 4, 6, {{0, Axis::ep}, {1, Axis::etp}});
+  // Ranks of etp see the same rows of an expert: each has the whole gradient of what they all hold.
+  auto const down = check("experts.down.bias", 4, 12, {{0, Axis::ep}});
+  EXPECT_EQ(down.gradient_axes(), AxisSet(Axis::edp));
+  EXPECT_EQ(down.repeated_axes(), AxisSet(Axis::etp));
+  EXPECT_EQ(check("router.linear_bias", 1, 4, {}).gradient_axes(), token_axes.plus(Axis::tp));
 }
 
 TEST(MoeTable, PublishedModelSize) {

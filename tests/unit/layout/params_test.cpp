@@ -79,7 +79,8 @@ TEST(ParamTable, PublishedModelsHaveTheirNumberOfParameters) {
         Row{"gemma2-9b", 9'241'705'984},
         // Without layers of multi-token prediction and biases of the choice (14,848 in DeepSeek-V3's 671,026,419,200).
         Row{"glm4.5-air", 106'852'245'504}, Row{"deepseek-v3", 671'026'404'352},
-        Row{"moonlight-16b-a3b", 15'960'108'544}}) {
+        Row{"moonlight-16b-a3b", 15'960'108'544}, Row{"gpt-oss-20b", 20'914'757'184},
+        Row{"gpt-oss-120b", 116'829'156'672}}) {
     auto const input =
         config::parse_text("", "t.toml", "/", {"data.format=synthetic", std::string("model.preset=") + row.preset}, 1);
     ASSERT_TRUE(input.config) << row.preset;
@@ -149,6 +150,22 @@ TEST(ParamTable, NormsOfQueriesAndKeys) {
   EXPECT_EQ(full.cols, 4);
   EXPECT_EQ(full.splits, (std::vector<Split>{{1, Axis::tp}}));
   EXPECT_FALSE(full.gradient_axes().has(Axis::tp));
+}
+
+TEST(ParamTable, SinksAreDividedByHeads) {
+  auto c = test::tiny_llama({.tp = 2});
+  EXPECT_EQ(make_param_table(c).rows_of_layer(1).size(), 9u);
+  c.model.attention_sinks = true, c.parallel.sequence = true;
+  auto const table = make_param_table(c);
+  EXPECT_EQ(table.rows_of_layer(1).size(), 10u);
+  auto const& spec = table.find("layers.1.attn.sinks");
+  EXPECT_EQ(spec.rows, 1);
+  EXPECT_EQ(spec.cols, 6);
+  EXPECT_EQ(spec.splits, (std::vector<Split>{{1, Axis::tp}}));
+  EXPECT_EQ(spec.gradient_axes(), token_axes);
+  EXPECT_EQ(spec.init, Init::normal);
+  EXPECT_EQ(spec.std, 0.02);
+  EXPECT_FALSE(spec.decay);
 }
 
 TEST(ParamTable, MatricesOfLatentAttention) {

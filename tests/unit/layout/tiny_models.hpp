@@ -36,11 +36,12 @@ inline config::Config tiny_llama(layout::PerAxis mesh = {}) {
   return c;
 }
 
-/// As that, with biases of q, k and v alone, and heads wider than hidden / heads.
+/// As that, with biases of q, k and v alone, heads wider than hidden / heads, and attention sinks.
 inline config::Config tiny_qwen2(layout::PerAxis mesh = {}) {
   auto c = tiny_llama(mesh);
   c.model.qkv_bias = true;
   c.model.head_size = 4;
+  c.model.attention_sinks = true;
   return c;
 }
 
@@ -69,8 +70,8 @@ inline config::Config tiny_mla(bool queries, layout::PerAxis mesh = {}) {
 }
 
 /// As tiny_llama, with experts in layers 1 and 2: routed ones with groups and biases, and gated shared ones. Its tokens
-/// are divided over all ranks of a stage.
-inline config::Config tiny_moe(layout::PerAxis mesh = {}) {
+/// are divided over all ranks of a stage. `biased`: linears of experts and of the router have biases.
+inline config::Config tiny_moe(layout::PerAxis mesh = {}, bool biased = false) {
   auto c = tiny_llama(mesh);
   c.model.kv_heads = 6;
   auto& m = c.model.moe;
@@ -80,6 +81,7 @@ inline config::Config tiny_moe(layout::PerAxis mesh = {}) {
   m.shared_ffn = 18;
   m.shared_gate = true;
   m.bias_update_rate = 1e-3, m.choice_bias = true;
+  m.bias = biased;
   c.parallel.sequence = true;
   return c;
 }

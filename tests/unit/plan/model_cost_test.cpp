@@ -150,6 +150,23 @@ TEST(ModelCost, ActiveParametersOfMixtral) {
             layout::make_param_table(dense).num_parameters());
 }
 
+// The model card (arXiv 2508.10925, table 1) counts the output layer and not the embedding: 3.61 B and 5.13 B.
+TEST(ModelCost, ActiveParametersOfGptOss) {
+  config::Config c;
+  auto& m = c.model;
+  m.vocab_size = 201088, m.hidden = 2880, m.heads = 64, m.kv_heads = 8, m.head_size = 64, m.ffn = m.moe.ffn = 2880;
+  m.norm = config::Norm::rmsnorm, m.position = config::Position::rope;
+  m.activation = config::Activation::swiglu_clamped;
+  m.bias = m.qkv_bias = m.moe.bias = m.attention_sinks = true, m.tied_embeddings = false;
+  m.moe.top_k = 4;
+  auto const active = [&](int layers, int experts) {
+    m.layers = layers, m.moe.experts = experts;
+    return plan::active_parameters(c, layout::make_param_table(c)) - m.vocab_size * m.hidden;
+  };
+  EXPECT_EQ(active(24, 32), 3'608'307'264);
+  EXPECT_EQ(active(36, 128), 5'132'849'472);
+}
+
 // Every expert for every token is a wide MLP, and the router: no formula of the program's, but its dense one.
 TEST(ModelCost, AllExpertsForEachTokenAreOneWideMlp) {
   auto moe = mixtral(), wide = mixtral();

@@ -156,6 +156,23 @@ TEST(StepTime, LatentAttentionExchangesLatents) {
   EXPECT_LT(seconds(latent({}))[TimePart::gemm_forward], seconds({})[TimePart::gemm_forward]);
 }
 
+// Sinks read and write the output of attention once more, biases of experts what the linears have given.
+TEST(StepTime, SinksAndBiasesOfExpertsWaitForMemory) {
+  auto const seconds = [](std::vector<std::string> const& more) {
+    std::vector<std::string> words{"model.preset=mixtral-8x7b", "model.layers=4", "model.moe.aux_loss=none",
+                                   "run.precision=bf16"};
+    words.insert(words.end(), more.begin(), more.end());
+    return plan::predict_step(input(words), cluster("dgx-h100"), plan::kernels_of("flash", ""));
+  };
+  auto const plain = seconds({}), sinks = seconds({"model.attention_sinks=true"}),
+             biases = seconds({"model.moe.bias=true"});
+  for (auto const& more : {sinks, biases}) {
+    EXPECT_GT(more[TimePart::memory], plain[TimePart::memory]);
+    EXPECT_LT(more[TimePart::memory], 1.5 * plain[TimePart::memory]);
+    EXPECT_EQ(more[TimePart::gemm_forward], plain[TimePart::gemm_forward]);
+  }
+}
+
 // The last of several stages has the head, the first the embedding: their gradients are summed on different ranks.
 TEST(StepTime, OneStageHoldsOneOfEmbeddingAndHead) {
   auto const data = [](bool tied) {
