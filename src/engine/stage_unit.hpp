@@ -33,6 +33,7 @@ struct StageUnit {
   optim::StateMemory<P> state;                 ///< the optimizer's state, where it is resident
   std::optional<OffloadedState<P>> offloaded;  ///< empty unless the input offloads state or parameters
   bool reduced_before = false;                 ///< in this step
+  int reductions = 0;                          ///< in this step, those of no sum among them
 
   /// `pooled`: memory for whole weights and gradients that come and go; null: the unit has its own. `lender`: the unit
   /// whose tied embedding this stage reads too, or null.

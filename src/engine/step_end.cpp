@@ -10,6 +10,7 @@
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/comm/wait.hpp>
 #include <p3d/kernels/elementwise.hpp>
+#include <p3d/schedule/query.hpp>
 
 #include <fmt/format.h>
 
@@ -34,17 +35,68 @@ StepEnd<P>::StepEnd(RankContext& rank, BatchLoader& loader, RankMemory<P>& memor
     if (tie_group_.valid()) tie_group_.prepare(all_reduce_settings(c));
   }
   if (c.optimizer.post_validation) opening_ = schedule::opening(rank.plan.training);
+  schedule::Program const& program = rank.plan.training;
+  for (auto const& action : program.ranks[static_cast<std::size_t>(rank.here.pp)])
+    if (schedule::reduces(action.op)) ++reductions_[action.stage];
+}
+
+template <class P>
+void StepEnd<P>::set_hooks(TrainerHooks<P> hooks) {
+  auto const& c = rank_->config;
+  if (hooks.no_sync && c.memory.reduce == config::MessageEvery::step)
+    base::refuse("memory.reduce = \"microbatch\" for the hook no_sync: gradients are summed more than once a step",
+                 "memory.reduce = \"step\"", "Trainer::set_hooks", "set memory.reduce, or leave no_sync out");
+  if (hooks.no_sync && memory_->units().size() > 1)
+    base::refuse("one stage a rank for the hook no_sync: stages of a rank share the memory of whole gradients",
+                 fmt::format("{} stages on a rank", memory_->units().size()), "Trainer::set_hooks",
+                 "set memory.shard_layers to all layers of a rank and pipeline.virtual_stages to 1, or leave no_sync "
+                 "out");
+  bool const offloads = std::any_of(memory_->units().begin(), memory_->units().end(),
+                                    [](auto const& item) { return item.second->offloaded.has_value(); });
+  if (hooks.param_sync && offloads)
+    base::refuse("weights that stay in memory for the hook param_sync", "weights or optimizer state that are offloaded",
+                 "Trainer::set_hooks",
+                 "set memory.offload_optimizer and memory.offload_parameters to \"none\", or leave param_sync out");
+  hooks_ = std::move(hooks);
+  for (auto& [number, owner] : memory_->units()) {
+    auto& unit = *owner;
+    unit.reducer.sum_by({});
+    if (!hooks_.grad_sync) continue;
+    unit.reducer.sum_by([this, stage = number, &unit](std::size_t bucket, auto whole) {
+      auto const& layout = unit.params.shard().buckets[bucket];
+      return hooks_.grad_sync({stage, bucket, &unit.params.layout(), &layout, whole, &rank_->along(layout.axes)});
+    });
+  }
+}
+
+template <class P>
+double StepEnd<P>::grad_scale(std::int64_t step) const {
+  if (!hooks_.grad_scale) return 1.0;
+  double const factor = hooks_.grad_scale(step);
+  if (!std::isfinite(factor) || factor <= 0.0)
+    base::refuse("a finite positive factor on the loss from the hook grad_scale", fmt::format("{}", factor),
+                 fmt::format("step {}", step), "return another factor");
+  return factor;
+}
+
+template <class P>
+void StepEnd<P>::begin_reduction(int stage) {
+  auto& unit = memory_->unit(stage);
+  bool const last = unit.reductions + 1 >= reductions_[stage];
+  unit.reducer.begin(last || !hooks_.no_sync || !hooks_.no_sync(step_, stage, unit.reductions));
 }
 
 template <class P>
 void StepEnd<P>::begin(StepResult const& step, std::int64_t targets, bool another_follows) {
   summed_up_ = false;
+  step_ = step.step;
   targets_ = targets;
   another_follows_ = another_follows && step.step < rank_->config.run.steps;
   for (auto& [number, unit] : memory_->units()) {
     if (!gradients_are_zero_) unit->params.zero_grads(rank_->exec);
-    unit->reducer.begin();
     unit->reduced_before = false;
+    unit->reductions = 0;
+    begin_reduction(number);
   }
 }
 
@@ -52,8 +104,9 @@ template <class P>
 void StepEnd<P>::reduce(int stage) {
   auto& unit = memory_->unit(stage);
   unit.reducer.finish();
-  unit.params.take_gradients(rank_->exec, std::exchange(unit.reduced_before, true));
-  unit.reducer.begin();
+  if (unit.reducer.sums()) unit.params.take_gradients(rank_->exec, std::exchange(unit.reduced_before, true));
+  ++unit.reductions;
+  begin_reduction(stage);
   if (rank_->config.memory.reduce == config::MessageEvery::step) start_tie(unit);
 }
 
@@ -112,11 +165,13 @@ void StepEnd<P>::start_sum(double vote) {
   finish_tie();
   // One sum in the order of the model, however the stages are cut.
   bool const packed = rank_->config.memory.shard >= config::Shard::gradients;
+  for (auto& [number, unit] : memory_->units())
+    if (packed && unit->params.shard().over > 0)
+      parallel::exchange_gradients<typename P::Gradient>(rank_->exec, unit->params.shard(),
+                                                         unit->params.owned_gradients(), memory_->replica_groups());
+  finalize_gradients();
   for (auto& [number, unit] : memory_->units()) {
     auto const& params = unit->params;
-    if (packed && params.shard().over > 0)
-      parallel::exchange_gradients<typename P::Gradient>(rank_->exec, params.shard(), params.owned_gradients(),
-                                                         memory_->replica_groups());
     parallel::add_sum_squares<typename P::Gradient>(rank_->exec, params.layout(), params.shard(),
                                                     packed ? params.owned_gradients() : params.grads(), packed,
                                                     rank_->here, unit->stage.is_first(), memory_->squares());
@@ -174,12 +229,37 @@ void StepEnd<P>::update(int stage, StepResult& result) {
       unit.optimizer->update(rank_->exec, step, piece);
       if (stochastic) unit.params.round_run(rank_->exec, piece.run, piece.master, values, true, step.number);
     });
-    if (unit.sharded) unit.sharded->updated();
   }
+  synchronise_weights(stage, step.number);
+  for (auto& [number, unit] : memory_->units())
+    if ((stage < 0 || number == stage) && unit->sharded) unit->sharded->updated();
   // Gradients that were tried out stay. Where they are divided that does no harm: the next sum takes their place, and
   // whole gradients are zero already.
   bool const overwritten = config.memory.shard >= config::Shard::gradients;
   gradients_are_zero_ = !keep_gradients_ && (!tried_out_ || overwritten);
+}
+
+template <class P>
+void StepEnd<P>::finalize_gradients() {
+  if (!hooks_.finalize_model_grads) return;
+  std::vector<OwnedNumbers<typename P::Gradient>> owned;
+  for (auto& [number, unit] : memory_->units())
+    for (auto const& run : unit->params.shard().owned)
+      owned.push_back({number, &unit->params.layout(), run, unit->params.reduced(run)});
+  hooks_.finalize_model_grads(owned, targets_);
+}
+
+template <class P>
+void StepEnd<P>::synchronise_weights(int stage, std::int64_t update) {
+  if (!hooks_.param_sync) return;
+  std::vector<OwnedNumbers<typename P::Master>> owned;
+  for (auto& [number, unit] : memory_->units()) {
+    if (stage >= 0 && number != stage) continue;
+    for (auto const& run : unit->params.shard().owned)
+      owned.push_back({number, &unit->params.layout(), run, unit->params.master(run)});
+  }
+  hooks_.param_sync(owned, update);
+  memory_->master_changed();
 }
 
 template <class P>

@@ -15,6 +15,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <string>
 
 #include "batch_loader.hpp"
@@ -42,6 +43,11 @@ public:
   /// wrong, all becomes as if the step had waited.
   void finish(StepResult& result);
 
+  /// Takes the calls of the user; those of Trainer::set_hooks, which says what it throws.
+  void set_hooks(TrainerHooks<P> hooks);
+  /// The factor that hooks put on the loss of this step.
+  double grad_scale(std::int64_t step) const;
+
   /// Forgets the forwards of the next step that have run, before anything but that step. Collective where some have.
   void forget_opening();
   /// Rounds the weights that layers read where the master weights are newer. Before the first action of anything.
@@ -57,6 +63,12 @@ public:
   bool gradients_are_zero() const { return gradients_are_zero_; }
 
 private:
+  /// Begins the next sum of a stage's gradients, which a hook may put off.
+  void begin_reduction(int stage);
+  /// Gives finalize_model_grads the gradients of this rank.
+  void finalize_gradients();
+  /// Gives param_sync the weights of a stage (-1: of all) that were updated.
+  void synchronise_weights(int stage, std::int64_t update);
   /// The gradients of a tied embedding that this stage's ranks own.
   device::View1<typename P::Gradient> tied_gradient(StageUnit<P>& unit);
   void start_tie(StageUnit<P>& unit);
@@ -83,9 +95,12 @@ private:
   comm::Communicator tie_group_;  ///< the ranks of the first and the last stage, where both have a tied embedding
   comm::Request tie_{};           ///< the sum of its gradient over the two
   optim::LossScaler loss_scaler_;
-  schedule::Opening opening_;    ///< forwards that may start early; none without optimizer.post_validation
-  std::int64_t targets_ = 0;     ///< targets of this step's global batch that count
-  std::array<double, 4> sum_{};  ///< over all ranks, when it has come: losses, squares of gradients, stops, votes
+  TrainerHooks<P> hooks_;
+  std::map<int, int> reductions_;  ///< sums of gradients in a step, by stage
+  std::int64_t step_ = 0;          ///< the step under way; the first is 1
+  schedule::Opening opening_;      ///< forwards that may start early; none without optimizer.post_validation
+  std::int64_t targets_ = 0;       ///< targets of this step's global batch that count
+  std::array<double, 4> sum_{};    ///< over all ranks, when it has come: losses, squares of gradients, stops, votes
   comm::Request sum_request_;
   bool summed_up_ = false;  ///< the sum of this step has begun
   bool another_follows_ = false;

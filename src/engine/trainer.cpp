@@ -163,7 +163,7 @@ StepResult Trainer<P>::step(double vote, bool another_follows) {
   result.step = s.steps_done + 1;
   result.votes = vote;
   result.lr = optim::learning_rate(config.optimizer, s.end.updates_of(s.steps_done), config.run.steps);
-  result.loss_scale = s.end.loss_scaler().scale();
+  result.loss_scale = s.end.loss_scaler().scale() * s.end.grad_scale(result.step);
   result.tokens = s.loader.tokens_of(s.steps_done);
   // Where samples are whole documents without a token that ends them, every input has a target.
   bool const none_masked = s.loader.sampler().varies() && config.data.eod_token < 0;
@@ -250,6 +250,10 @@ std::vector<io::CheckpointPart> Trainer<P>::checkpoint_parts(bool optimizer_stat
   return engine::checkpoint_parts(state_->rank, state_->memory, optimizer_state);
 }
 
+template <class P>
+void Trainer<P>::set_hooks(TrainerHooks<P> hooks) {
+  state_->end.set_hooks(std::move(hooks));
+}
 template <class P>
 PostValidation Trainer<P>::post_validation() const {
   return state_->end.post_validation();

@@ -31,7 +31,8 @@ GradientReducer<T>::GradientReducer(ExecSpace const& exec, layout::StateShard co
 }
 
 template <class T>
-void GradientReducer<T>::begin() {
+void GradientReducer<T>::begin(bool sums) {
+  sums_ = sums;
   for (auto& b : buckets_) b.ready = 0;
 }
 
@@ -42,7 +43,7 @@ void GradientReducer<T>::ready(std::size_t first, std::size_t last) {
     auto& b = buckets_[at];
     auto const parameters = shard_->buckets[at].last - shard_->buckets[at].first;
     P3D_REQUIRE(b.ready < parameters, "a parameter is marked ready once a step");
-    if (++b.ready == parameters && b.communicator->size() > 1) b.request = start(at);
+    if (++b.ready == parameters && sums_) b.request = start(at);
   }
   // MPI libraries advance a reduction only inside calls, so the reductions under way are tested here.
   for (auto& b : buckets_) {
@@ -62,6 +63,10 @@ template <class T>
 comm::Request GradientReducer<T>::start(std::size_t bucket) {
   auto const& b = shard_->buckets[bucket];
   View1<T> const whole = Kokkos::subview(gradients_, Range(b.begin, b.end));
+  if (summer_) {
+    if (auto request = summer_(bucket, whole)) return std::move(*request);
+  }
+  if (buckets_[bucket].communicator->size() == 1) return {};
 #if P3D_16BIT
   if constexpr (std::is_same_v<T, float>) {
     if (wire_.extent(0) > 0) {

@@ -14,6 +14,7 @@
 #include <p3d/engine/phases.hpp>
 #include <p3d/engine/recorder.hpp>
 #include <p3d/engine/run_plan.hpp>
+#include <p3d/engine/trainer_hooks.hpp>
 
 #include <cstdint>
 #include <functional>
@@ -157,6 +158,9 @@ public:
   /// returns all numbers are those of a step that waited, bit for bit. `another_follows`: false: the next step does
   /// not come next, so that its forwards would be in vain (as after the last of run.steps); the same on all ranks.
   StepResult step(double vote = 0.0, bool another_follows = true);
+  /// From now on steps call these hooks. Throws base::Error (bad_input) for one that does not go with the input; the
+  /// same on all ranks.
+  void set_hooks(TrainerHooks<P> hooks);
   PostValidation post_validation() const;
   /// `asked`: whether this rank was asked to stop; looked at in every step, and any rank's word is StepResult::stop on
   /// all. Also looked at before each batch of evaluate() and after each token of sample(), which then end early.

@@ -7,7 +7,10 @@
 #include <p3d/device/view.hpp>
 #include <p3d/layout/shards.hpp>
 
+#include <cstddef>
 #include <functional>
+#include <optional>
+#include <utility>
 #include <vector>
 
 namespace p3d::parallel {
@@ -30,8 +33,16 @@ public:
                   std::function<comm::Communicator&(layout::AxisSet)> const& communicator,
                   View1<device::bfloat16> wire = {});
 
-  /// Forgets which parameters were ready. Call it before the first backward of a reduction.
-  void begin();
+  /// Somebody else who may sum bucket `bucket`, whose numbers are `whole`, in place. It returns the request of its sum,
+  /// or nothing: then the reducer sums. Asked as soon as the bucket is ready, of a group of one rank too.
+  using Summer = std::function<std::optional<comm::Request>(std::size_t bucket, View1<T> whole)>;
+  void sum_by(Summer summer) { summer_ = std::move(summer); }
+
+  /// Forgets which parameters were ready. Call it before the first backward of a reduction. Without `sums` this one
+  /// sums nothing: gradients stay as they are, for the next one.
+  void begin(bool sums = true);
+  /// Whether the reduction under way sums.
+  bool sums() const { return sums_; }
   /// Says that the gradients of parameters [first, last) (indices into StageParams::items) are final on this rank.
   void ready(std::size_t first, std::size_t last);
   /// Waits until all buckets are reduced. Every parameter must be ready.
@@ -56,6 +67,8 @@ private:
   View1<T> gradients_;
   View1<device::bfloat16> wire_;
   std::vector<OpenBucket> buckets_;
+  Summer summer_;  ///< empty: the reducer sums all
+  bool sums_ = true;
   std::vector<std::size_t> bucket_of_;  ///< one for each parameter
 };
 
