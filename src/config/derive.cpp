@@ -106,9 +106,8 @@ void derive(Config& config, Sources& sources, int num_ranks) {
   follow(sources, "precision.reduction", {"precision.gradients"},
          [&] { return types.reduction = types.gradients, true; });
   follow(sources, "precision.pipeline", {"run.precision"}, [&] { return types.pipeline = config.run.precision, true; });
-  follow(sources, "precision.loss_scale", {"run.precision"}, [&] {
-    return types.loss_scaling = config.run.precision == Precision::fp16 ? LossScaling::dynamic : LossScaling::none,
-           true;
+  follow(sources, "precision.loss_scale", {"run.precision", "precision.autocast"}, [&] {
+    return types.loss_scaling = computes_in_fp16(config) ? LossScaling::dynamic : LossScaling::none, true;
   });
 
   apply_memory_preset(config, sources);

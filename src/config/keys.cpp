@@ -363,7 +363,9 @@ void add_comm(std::vector<Key>& table) {
   s.number("timeout_s", &Comm::timeout_s, {.max = 3.6e7, .min_open = true},
            "seconds after which a wait, or a blocking call of MPI, ends the run with a report");
   s.number("bucket_mb", &Comm::bucket_mb, {.max = 1 << 20, .min_open = true},
-           "gradients are reduced over dp in buckets of at least this many MiB");
+           "gradients are reduced over dp in buckets of at least this many MiB, within a layer");
+  s.integer("bucket_layers", &Comm::bucket_layers, {0, 1 << 16},
+            "gradients are reduced over dp in buckets of so many layers; 0: by comm.bucket_mb");
   s.choice("allreduce", &Comm::allreduce,
            "algorithm of all-reduces: MPI's (mpi), p3d's by send and receive (ring, tree), or through a node's shared "
            "memory (shared, hierarchical); auto: by place, and by length where ranks share no memory");
@@ -392,6 +394,9 @@ void add_precision(std::vector<Key>& table) {
   using Options = PrecisionOptions;
   Section<Options> s(table, "precision", &Config::precision);
   NumberRange const scale{.max = 0x1p120, .min_open = true};
+  s.choice("autocast", &Options::autocast,
+           "with run.precision = \"fp32\": the type to which GEMMs, attention's too, round what they multiply; sums, "
+           "results, weights and gradients stay in fp32. Quick on NVIDIA's GPUs; slower than fp32 on processors");
   s.choice("gradients", &Options::gradients, {Precision::fp64, Precision::fp32, Precision::bf16},
            "type in which gradients of weights are added up; bf16 with bf16: half the memory, and small ones get lost",
            "fp64 with fp64, else fp32");
@@ -406,7 +411,7 @@ void add_precision(std::vector<Key>& table) {
            "run.precision");
   s.add("loss_scale", "\"none\" | \"dynamic\" | number > 0",
         "factor on the loss, so that small gradients do not vanish in fp16; dynamic: as large as does not overflow",
-        "\"dynamic\" with fp16, else \"none\"", read_loss_scale, [](Config const& config) {
+        "\"dynamic\" with fp16 (precision.autocast too), else \"none\"", read_loss_scale, [](Config const& config) {
           auto const& p = config.precision;
           return p.loss_scaling == LossScaling::fixed ? toml_float(p.loss_scale)
                                                       : toml_string(to_string(p.loss_scaling));

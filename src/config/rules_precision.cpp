@@ -43,6 +43,20 @@ void check_attention(Check const& c) {
             "leave linalg.attention out, or set model.attention_softcap = 0");
 }
 
+/// Autocast is about GEMMs in fp32, which round their operands to one type.
+void check_autocast(Check const& c) {
+  if (!c.known({"precision.autocast"}) || c.config.precision.autocast == Autocast::none) return;
+  auto const found = fmt::format("autocast \"{}\"", to_string(c.config.precision.autocast));
+  if (c.config.run.precision != Precision::fp32)
+    c.error({"precision.autocast", "run.precision"},
+            "run.precision = \"fp32\", whose GEMMs precision.autocast is about",
+            fmt::format("{}, precision \"{}\"", found, to_string(c.config.run.precision)),
+            "leave precision.autocast out, or set run.precision = \"fp32\"");
+  if (c.known({"linalg.tf32"}) && c.config.linalg.tf32)
+    c.error({"precision.autocast", "linalg.tf32"}, "one type to which GEMMs round what they multiply",
+            fmt::format("{} and tf32", found), "leave one of them out");
+}
+
 /// Keys of [linalg] need a library in this build, or the precision that they are about.
 void check_linalg(Check const& c) {
   check_attention(c);
@@ -102,10 +116,11 @@ void check_slow_moments(Check const& c) {
 void check_loss_scale(Check const& c) {
   if (!c.known({"precision.loss_scale"})) return;
   auto const& p = c.config.precision;
-  bool const fp16 = c.config.run.precision == Precision::fp16;
+  bool const fp16 = computes_in_fp16(c.config);
   if (p.loss_scaling != LossScaling::none && !fp16) {
     c.error(
-        {"precision.loss_scale", "run.precision"}, "no loss scale but with run.precision = \"fp16\"",
+        {"precision.loss_scale", "run.precision"},
+        "no loss scale but with run.precision = \"fp16\" or precision.autocast = \"fp16\"",
         fmt::format("precision \"{}\", which has the exponents of fp32{}: nothing underflows that a factor would save",
                     to_string(c.config.run.precision), c.config.run.precision == Precision::fp64 ? " and more" : ""),
         "leave precision.loss_scale out");
@@ -174,6 +189,7 @@ void check_precision(Check const& check) {
   if (!check.known({"run.precision"})) return;
   check_build(check);
   check_linalg(check);
+  check_autocast(check);
   check_types(check);
   check_slow_moments(check);
   check_loss_scale(check);

@@ -5,6 +5,7 @@
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/comm/nccl.hpp>
 #include <p3d/device/environment.hpp>
+#include <p3d/linalg/operands.hpp>
 
 #include <fmt/format.h>
 
@@ -43,6 +44,19 @@ bool choose_nccl(config::Config const& config, comm::Communicator& world) {
   bool const one_each = comm::one_gpu_each(world);
   if (!one_each && asked) refuse("a GPU for each rank", "two ranks on the same GPU", "start one rank for each GPU");
   return one_each;
+}
+
+bool set_operands(config::Config const& config) {
+  using linalg::Operands;
+  auto const cast = config.precision.autocast;
+  if (cast == config::Autocast::none)
+    return linalg::round_operands(config.linalg.tf32 ? Operands::tf32 : Operands::fp32);
+  if (!linalg::round_operands(cast == config::Autocast::bf16 ? Operands::bf16 : Operands::fp16))
+    base::refuse("GEMMs that round what they multiply to 16 bits, as processors and NVIDIA's GPUs have them",
+                 fmt::format("precision.autocast = \"{}\" on a GPU whose library has none", to_string(cast)),
+                 "precision.autocast",
+                 fmt::format("leave precision.autocast out, or set run.precision = \"{}\"", to_string(cast)));
+  return true;
 }
 
 }  // namespace p3d::engine

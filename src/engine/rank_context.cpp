@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <p3d/engine/backend.hpp>
 #include "rank_context.hpp"
 
 #include <p3d/collectives/collectives.hpp>
@@ -62,7 +63,9 @@ RankContext::RankContext(config::Config const& c, RunPlan run_plan, comm::Commun
       tp{exec, &mesh.along("tp"), c.parallel.sequence},
       context(c.parallel.cp > 1 ? parallel::ContextParallel(mesh.along("cp"), layout::context_division(c))
                                 : parallel::ContextParallel()),
-      experts(expert_parallel(*this)) {}
+      experts(expert_parallel(*this)) {
+  set_operands(c);
+}
 
 double RankContext::wait_seconds() {
   return mesh.along("tp").accounting().wait_seconds + context.wait_seconds() + experts.wait_seconds();

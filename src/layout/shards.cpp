@@ -18,29 +18,31 @@ std::int64_t bound(std::int64_t size, std::int64_t parts, std::int64_t r) {
 
 }  // namespace
 
-std::vector<Bucket> make_buckets(StageParams const& params, std::int64_t elements) {
+std::vector<Bucket> make_buckets(StageParams const& params, BucketRule const& rule) {
   auto const& items = params.items();
   std::vector<Bucket> out;
+  // The embedding side (-1) is a group of its own, and the head side counts as a layer.
+  auto const group = [&](int layer) { return rule.layers == 0 || layer < 0 ? layer : layer / rule.layers; };
   bool open = false;
   for (std::size_t i = items.size(); i-- > 0;) {
     auto const& spec = *items[i].spec;
     auto const axes = spec.gradient_axes();
     if (open) {
       auto const& next = *items[i + 1].spec;
-      open = axes == out.back().axes && spec.layer == next.layer && !spec.tied && !next.tied;
+      open = axes == out.back().axes && group(spec.layer) == group(next.layer) && !spec.tied && !next.tied;
     }
     if (!open) out.push_back({0, items[i].offset + items[i].size(), i, i + 1, axes});
     auto& b = out.back();
     b.begin = items[i].offset;
     b.first = i;
-    open = b.size() < elements;
+    open = rule.layers > 0 || b.size() < rule.elements;
   }
   std::reverse(out.begin(), out.end());
   return out;
 }
 
-StateShard make_shard(StageParams const& params, std::int64_t bucket_elements, RankGrid const& grid,
-                      PerAxis const& here, Division const& division) {
+StateShard make_shard(StageParams const& params, BucketRule const& rule, RankGrid const& grid, PerAxis const& here,
+                      Division const& division) {
   StateShard shard;
   int const rank = grid.rank(here);
   bool const divided = shard.divided = division.divided;
@@ -51,7 +53,7 @@ StateShard make_shard(StageParams const& params, std::int64_t bucket_elements, R
     shard.over = division.over;
   }
   shard.sums_whole = !divided || (groups && division.whole_gradients);
-  shard.buckets = make_buckets(params, bucket_elements);
+  shard.buckets = make_buckets(params, rule);
   for (auto const& b : shard.buckets) {
     std::int64_t const parts = grid.group_size(b.axes), place = grid.place(b.axes, rank);
     auto& bounds = shard.bounds.emplace_back();

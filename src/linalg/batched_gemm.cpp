@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "slices.hpp"
+#include "rounded_gemm.hpp"
 #include "vendor_gemm.hpp"
 #if defined(P3D_VENDOR_GEMM)
 #include "vendor_stream.hpp"
@@ -49,8 +50,6 @@ struct PlainElement {
   }
 };
 
-bool tf32 = false;
-
 #if defined(P3D_VENDOR_GEMM)
 template <class S, class C>
 void by_vendor(ExecSpace const& exec, Op op_a, Op op_b, BatchedShape const& shape, double alpha,
@@ -74,7 +73,7 @@ void by_vendor(ExecSpace const& exec, Op op_a, Op op_b, BatchedShape const& shap
                                                             .c = c.data,
                                                             .ldc = c.ld,
                                                             .stride_c = c.stride,
-                                                            .tf32 = tf32});
+                                                            .operands = detail::operands()});
 }
 #endif
 
@@ -91,16 +90,6 @@ void by_blas(ExecSpace const& exec, Op op_a, Op op_b, BatchedShape const& shape,
 }
 
 }  // namespace
-
-bool use_tf32(bool on) {
-#if defined(KOKKOS_ENABLE_CUDA)
-  return tf32 = on;
-#else
-  static_cast<void>(tf32);
-  static_cast<void>(on);
-  return false;
-#endif
-}
 
 template <class S, class C>
 void batched_gemm(ExecSpace const& exec, Op op_a, Op op_b, BatchedShape const& shape, device::accumulate_t<S> alpha,

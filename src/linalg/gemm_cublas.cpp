@@ -59,6 +59,17 @@ cudaDataType_t type_of(Element e) {
   return CUDA_R_32F;
 }
 
+/// The units for products of fp32 matrices.
+cublasComputeType_t compute_of(Operands operands) {
+  switch (operands) {
+    case Operands::tf32: return CUBLAS_COMPUTE_32F_FAST_TF32;
+    case Operands::bf16: return CUBLAS_COMPUTE_32F_FAST_16BF;
+    case Operands::fp16: return CUBLAS_COMPUTE_32F_FAST_16F;
+    case Operands::fp32: break;
+  }
+  return CUBLAS_COMPUTE_32F;
+}
+
 }  // namespace
 
 void vendor_gemm(void* stream, Gemm16 const& g) {
@@ -75,9 +86,9 @@ void vendor_batched_gemm(void* stream, BatchedGemm const& g) {
   auto const single_alpha = static_cast<float>(g.alpha), single_beta = static_cast<float>(g.beta);
   void const* const alpha = wide ? static_cast<void const*>(&g.alpha) : &single_alpha;
   void const* const beta = wide ? static_cast<void const*>(&g.beta) : &single_beta;
-  auto const compute = wide                                   ? CUBLAS_COMPUTE_64F
-                       : g.tf32 && g.type == Element::float32 ? CUBLAS_COMPUTE_32F_FAST_TF32
-                                                              : CUBLAS_COMPUTE_32F;
+  auto const compute = wide                         ? CUBLAS_COMPUTE_64F
+                       : g.type == Element::float32 ? compute_of(g.operands)
+                                                    : CUBLAS_COMPUTE_32F;
   check(cublasGemmStridedBatchedEx(on_stream(stream), mode(g.op_b), mode(g.op_a), to_int(g.n), to_int(g.m), to_int(g.k),
                                    alpha, g.b, type_of(g.type), to_int(g.ldb), g.stride_b, g.a, type_of(g.type),
                                    to_int(g.lda), g.stride_a, beta, g.c, type_of(g.type_c), to_int(g.ldc), g.stride_c,

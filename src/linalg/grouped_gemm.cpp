@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "panel_gemm.hpp"
+#include "rounded_gemm.hpp"
 
 namespace p3d::linalg {
 
@@ -62,7 +63,9 @@ void grouped_gemm(ExecSpace const& exec, Op op_b, T alpha, View2<T const> a, Vie
       bool const turned = op_b == Op::transpose;
       P3D_REQUIRE(w.extent(turned ? 1 : 0) == x.extent(1) && w.extent(turned ? 0 : 1) == y.extent(1),
                   "shapes of a grouped GEMM do not fit");
-      if (x.extent(1) > 0 && detail::panel_gemm(exec, op_b, alpha, x, w, beta, y)) return base::poll();
+      if (x.extent(1) > 0 && detail::operands() == Operands::fp32 &&
+          detail::panel_gemm(exec, op_b, alpha, x, w, beta, y))
+        return base::poll();
     }
     gemm<T>(exec, Op::none, op_b, alpha, x, w, beta, y);
   });

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "onednn.hpp"
+#include "rounded_gemm.hpp"
 
 // The Fortran interface of every BLAS with 32-bit integers.
 extern "C" {
@@ -47,8 +48,9 @@ void blas_gemv(char const* t, int const* m, int const* n, double const* alpha, d
 }  // namespace
 
 template <class T>
-void host_gemm(HostLibrary library, Op op_a, Op op_b, std::int64_t m, std::int64_t n, std::int64_t k, T alpha,
-               T const* a, std::int64_t lda, T const* b, std::int64_t ldb, T beta, T* c, std::int64_t ldc) {
+void detail::plain_host_gemm(HostLibrary library, Op op_a, Op op_b, std::int64_t m, std::int64_t n, std::int64_t k,
+                             T alpha, T const* a, std::int64_t lda, T const* b, std::int64_t ldb, T beta, T* c,
+                             std::int64_t ldc) {
   if constexpr (std::is_same_v<T, float>) {
     if (library == HostLibrary::onednn && m > 1)
       return detail::onednn_sgemm(op_a, op_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
@@ -73,12 +75,24 @@ void host_gemm(HostLibrary library, Op op_a, Op op_b, std::int64_t m, std::int64
 }
 
 template <class T>
+void host_gemm(HostLibrary library, Op op_a, Op op_b, std::int64_t m, std::int64_t n, std::int64_t k, T alpha,
+               T const* a, std::int64_t lda, T const* b, std::int64_t ldb, T beta, T* c, std::int64_t ldc) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (auto const to = detail::operands(); to != Operands::fp32 && m > 0 && n > 0 && k > 0)
+      return detail::rounded_gemm(to, {op_a, op_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc});
+  }
+  detail::plain_host_gemm<T>(library, op_a, op_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+}
+
+template <class T>
 void host_gemm(Op op_a, Op op_b, std::int64_t m, std::int64_t n, std::int64_t k, T alpha, T const* a, std::int64_t lda,
                T const* b, std::int64_t ldb, T beta, T* c, std::int64_t ldc) {
   host_gemm<T>(gemm_choice().others(), op_a, op_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
 #define P3D_INSTANTIATE(T)                                                                                             \
+  template void detail::plain_host_gemm<T>(HostLibrary, Op, Op, std::int64_t, std::int64_t, std::int64_t, T, T const*, \
+                                           std::int64_t, T const*, std::int64_t, T, T*, std::int64_t);                 \
   template void host_gemm<T>(HostLibrary, Op, Op, std::int64_t, std::int64_t, std::int64_t, T, T const*, std::int64_t, \
                              T const*, std::int64_t, T, T*, std::int64_t);                                             \
   template void host_gemm<T>(Op, Op, std::int64_t, std::int64_t, std::int64_t, T, T const*, std::int64_t, T const*,    \

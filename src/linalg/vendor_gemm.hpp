@@ -4,6 +4,7 @@
 // Kokkos is for its GPUs. No Kokkos, so that these files compile by themselves.
 
 #include <p3d/linalg/op.hpp>
+#include <p3d/linalg/operands.hpp>
 
 #include <cstdint>
 
@@ -28,7 +29,7 @@ struct BatchedGemm {
   double beta;
   void* c;
   std::int64_t ldc, stride_c;
-  bool tf32 = false;  ///< float32 may be multiplied as TF32; only NVIDIA's GPUs have it
+  Operands operands = Operands::fp32;  ///< float32 may be multiplied in this type; only NVIDIA's GPUs can
 };
 
 /// A GEMM of 16-bit matrices as a batch of one, for libraries that have no call of its own for it.

@@ -87,9 +87,10 @@ bool reduces_narrow(config::Config const& config) {
          config.precision.gradients != config::Precision::bf16;
 }
 
-std::int64_t bucket_elements(config::Config const& config) {
+layout::BucketRule bucket_rule(config::Config const& config) {
   auto const bytes = config.comm.bucket_mb * 1024.0 * 1024.0;
-  return std::max<std::int64_t>(1, static_cast<std::int64_t>(bytes) / type_bytes(config).gradient);
+  return {std::max<std::int64_t>(1, static_cast<std::int64_t>(bytes) / type_bytes(config).gradient),
+          static_cast<int>(config.comm.bucket_layers)};
 }
 
 layout::StateShard state_shard(config::Config const& config, layout::StageParams const& params,
@@ -98,7 +99,7 @@ layout::StateShard state_shard(config::Config const& config, layout::StageParams
   P3D_REQUIRE(config::state_of(config.optimizer).ownership == config::Ownership::runs, "a rank owns runs of elements");
   layout::RankGrid const grid(config.parallel, layout::parse_order(config.parallel.order));
   return layout::make_shard(
-      params, bucket_elements(config), grid, here,
+      params, bucket_rule(config), grid, here,
       {.divided = m.divides(), .over = m.shard_over, .whole_gradients = m.shard < config::Shard::gradients});
 }
 

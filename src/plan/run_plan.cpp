@@ -103,10 +103,12 @@ MemoryPrediction predict_memory(config::Config const& c, RunPlan const& plan, in
     if (c.memory.offloads_parameters() && (c.memory.divides() || !platform.host_reaches_views))
       m.staging += fetch_bytes(c, longest);
   }
-  if (config::is_16bit(c.run.precision) && !platform.gpu)
-    m.panels =
-        platform.threads * (base::panel_floats * static_cast<std::int64_t>(sizeof(float)) +
-                            base::attention_panel_bytes(c.model.seq_len, c.model.head_dim(), c.model.value_dim()));
+  if (config::is_16bit(config::operand_precision(c)) && !platform.gpu) {
+    m.panels = platform.threads * base::panel_floats * static_cast<std::int64_t>(sizeof(float));
+    if (config::is_16bit(c.run.precision))
+      m.panels +=
+          platform.threads * base::attention_panel_bytes(c.model.seq_len, c.model.head_dim(), c.model.value_dim());
+  }
   if (platform.gpu) m.libraries = gpu_library_bytes(nccl_communicators(c, plan, platform), c.run.deterministic);
   if (platform.gpu && platform.fused_attention) m.libraries += fused_attention_bytes(c);
   return m;

@@ -46,7 +46,7 @@ double predicted_bytes(config::Config const& config, KernelGeneration const& ker
 std::string describe(config::Config const& c, config::Cluster const& cluster, StepTime const& time, double bytes) {
   double const seconds = time.seconds();
   auto const tokens = static_cast<double>(c.batch.global * c.model.seq_len);
-  double const ceiling = cluster.peak(c.run.precision);
+  double const ceiling = cluster.peak(config::operand_precision(c));
   auto const share = [&](double operations) { return ceiling > 0 ? 100 * operations / (seconds * ceiling) : 0; };
   std::string text =
       fmt::format("Step on {} ranks of {}: {:.4g} s ({:.4g} to {:.4g}), {} tokens/s, MFU {:.1f} %, HFU {:.1f} %\n",

@@ -117,11 +117,12 @@ StepModel::StepModel(config::Config const& c, config::Cluster const& cluster, Ke
                      StepPredictor::Memory& memory)
     : c_(c), cluster_(cluster), k_(with_types(kernels, c)), memory_(memory) {
   auto const& m = c.model;
-  peak_ = cluster.peak(c.run.precision);
+  auto const operands = config::operand_precision(c);
+  peak_ = cluster.peak(operands);
   // Both 16-bit types have the same units.
-  if (peak_ == 0 && config::is_16bit(c.run.precision)) peak_ = std::max(cluster.device.bf16, cluster.device.fp16);
+  if (peak_ == 0 && config::is_16bit(operands)) peak_ = std::max(cluster.device.bf16, cluster.device.fp16);
   if (peak_ == 0)
-    base::refuse(fmt::format("a device with a rate for run.precision = \"{}\"", base::to_string(c.run.precision)),
+    base::refuse(fmt::format("a device with a rate for run.precision = \"{}\"", base::to_string(operands)),
                  fmt::format("none in [device] of {}", cluster.name), "run.precision",
                  "choose another precision, or add the rate to the cluster file");
   fp8_ = kernels.fp8 && cluster.device.fp8 > 0;

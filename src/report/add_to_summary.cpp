@@ -36,6 +36,8 @@ void add_plan(plan::RunSummary& s, config::Config const& c, engine::RunPlan cons
   s.layout = base::join(axes);
   s.schedule = c.pipeline.schedule;
   s.precision = to_string(c.run.precision);
+  if (c.precision.autocast != config::Autocast::none)
+    s.precision += fmt::format(", GEMMs multiply in {}", to_string(c.precision.autocast));
   s.stages = plan.stages.num_stages();
   s.microbatches = c.batch.microbatches;
   s.parameters = plan.table.num_parameters();

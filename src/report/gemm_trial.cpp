@@ -8,6 +8,7 @@
 #include <p3d/device/view.hpp>
 #include <p3d/linalg/blas_threads.hpp>
 #include <p3d/linalg/gemm.hpp>
+#include <p3d/engine/backend.hpp>
 #include <p3d/report/ceiling.hpp>
 
 #include <fmt/format.h>
@@ -101,7 +102,7 @@ GemmChoice usual_gemms(config::Config const& c, comm::Communicator& world) {
 template <class P>
 double choose_gemms(config::Config const& c, comm::Communicator& world) {
   linalg::set_gemm_choice(usual_gemms(c, world));
-  if (c.linalg.tf32 && !linalg::use_tf32(true))
+  if (!engine::set_operands(c) && c.linalg.tf32)
     base::log_root("linalg.tf32 = true changes nothing here: only NVIDIA's GPUs multiply in TF32");
   bool const measures = has_choice<P> && c.linalg.host == config::HostGemm::automatic && !c.run.deterministic &&
                         gemm_libraries<P>().size() > 1;

@@ -18,6 +18,9 @@ namespace p3d::config {
 /// A policy of types (run.precision), or one type ([precision]).
 enum class Precision { fp64, fp32, bf16, fp16 };
 constexpr auto enum_names(Precision) { return std::array{"fp64", "fp32", "bf16", "fp16"}; }
+/// The type to which GEMMs of fp32 numbers round what they multiply.
+enum class Autocast { none, bf16, fp16 };
+constexpr auto enum_names(Autocast) { return std::array{"none", "bf16", "fp16"}; }
 /// How the factor on the loss is chosen: fixed is a number of the input.
 enum class LossScaling { none, dynamic, fixed };
 constexpr auto enum_names(LossScaling) { return std::array{"none", "dynamic"}; }
@@ -399,6 +402,7 @@ struct Optimizer {
 struct Comm {
   double timeout_s = 600.0;                    ///< a wait longer than this ends the run with a report
   double bucket_mb = 25.0;                     ///< gradients are reduced over dp in buckets of at least this many MiB
+  std::int64_t bucket_layers = 0;              ///< layers whose gradients are reduced in one bucket; 0: by bucket_mb
   AllReduce allreduce = AllReduce::automatic;  ///< algorithm of all-reduces
   GpuAware gpu_aware = GpuAware::automatic;    ///< MPI is given GPU memory; off: copies in pinned host memory
   Backend backend = Backend::automatic;        ///< library that carries collectives of GPU memory
@@ -512,9 +516,12 @@ struct Checkpoint {
 struct PrecisionOptions {
   /// Weight gradients, as they are added up over microbatches; default: fp64 for fp64, else fp32.
   Precision gradients = Precision::fp32;
-  Precision moments = Precision::fp32;           ///< moments of the optimizer; default: fp64 for fp64, else fp32
-  Precision reduction = Precision::fp32;         ///< gradients on their way between replicas; default: as `gradients`
-  Precision pipeline = Precision::fp32;          ///< activations on their way between stages; default: run.precision
+  Precision moments = Precision::fp32;    ///< moments of the optimizer; default: fp64 for fp64, else fp32
+  Precision reduction = Precision::fp32;  ///< gradients on their way between replicas; default: as `gradients`
+  Precision pipeline = Precision::fp32;   ///< activations on their way between stages; default: run.precision
+  /// With run.precision = "fp32": GEMMs, those of attention among them, round what they multiply to 16 bits. Sums,
+  /// results, weights and gradients stay in fp32.
+  Autocast autocast = Autocast::none;
   LossScaling loss_scaling = LossScaling::none;  ///< precision.loss_scale; default: dynamic for fp16, else none
   double loss_scale = 1.0;                       ///< factor on the loss; only for LossScaling::fixed
   double loss_scale_initial = 65536.0;
@@ -577,6 +584,18 @@ bool has_nccl();
 std::int64_t bytes_of(Precision type);
 /// True when the type is bf16 or fp16: weights and activations then have 16 bits, and the optimizer keeps fp32 ones.
 constexpr bool is_16bit(Precision precision) { return precision == Precision::bf16 || precision == Precision::fp16; }
+
+/// The type of what GEMMs multiply: run.precision, or that of precision.autocast.
+constexpr Precision operand_precision(Config const& config) {
+  switch (config.precision.autocast) {
+    case Autocast::bf16: return Precision::bf16;
+    case Autocast::fp16: return Precision::fp16;
+    case Autocast::none: break;
+  }
+  return config.run.precision;
+}
+/// True where gradients may underflow, which a factor on the loss helps against.
+constexpr bool computes_in_fp16(Config const& config) { return operand_precision(config) == Precision::fp16; }
 
 using base::to_string;  ///< names of enum values
 /// The duration in the largest unit that divides it: "90s", "30min", "2h"; "0s".

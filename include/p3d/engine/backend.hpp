@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// comm.backend: whether NCCL carries the collectives of training.
+// What a trainer's libraries do: whether NCCL carries its collectives, and to what its fp32 GEMMs round.
 
 #include <p3d/comm/communicator.hpp>
 #include <p3d/config/config.hpp>
@@ -10,5 +10,10 @@ namespace p3d::engine {
 /// True when NCCL carries them, the same on all ranks. Throws base::Error on all where "nccl" is asked for and cannot
 /// be: kernels run on the host, this build has none, or two ranks share a GPU. Collective over all ranks that train.
 bool choose_nccl(config::Config const& config, comm::Communicator& world);
+
+/// Sets what fp32 GEMMs of this process round their operands to (linalg/operands.hpp), by precision.autocast and
+/// linalg.tf32. Returns false where linalg.tf32 has no effect here. Throws base::Error (bad_input) where
+/// precision.autocast has none. Every trainer sets it anew, so trainers that live side by side have the last one's.
+bool set_operands(config::Config const& config);
 
 }  // namespace p3d::engine

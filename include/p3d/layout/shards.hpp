@@ -21,8 +21,8 @@
 
 namespace p3d::layout {
 
-/// A run of neighbouring parameters of one layer with the same gradient axes. A tied parameter is alone, so that both
-/// of its stages cut it alike.
+/// A run of neighbouring parameters with the same gradient axes, of one layer or of a group of layers. A tied parameter
+/// is alone, so that both of its stages cut it alike.
 struct Bucket {
   std::int64_t begin = 0;  ///< elements of the flat buffer
   std::int64_t end = 0;
@@ -32,10 +32,18 @@ struct Bucket {
   std::int64_t size() const { return end - begin; }
 };
 
+/// When a bucket is closed.
+struct BucketRule {
+  std::int64_t elements = 0;  ///< a bucket within one layer is closed when it has so many
+  /// Above 0: layers [k layers, (k + 1) layers) of the model are a group, and a bucket holds all of a group that a
+  /// stage has next to each other, whatever `elements` says.
+  int layers = 0;
+  BucketRule(std::int64_t e, int l = 0) : elements(e), layers(l) {}
+};
+
 /// Makes the buckets, in the order of the flat buffer. They are filled from the back, as a backward pass finishes
-/// parameters: a bucket is closed when it has `elements`. The result does not depend on how many stages share the
-/// layers.
-std::vector<Bucket> make_buckets(StageParams const& params, std::int64_t elements);
+/// parameters. Without groups of layers the result does not depend on how many stages share the layers.
+std::vector<Bucket> make_buckets(StageParams const& params, BucketRule const& rule);
 
 /// A run of elements of one bucket that a rank owns.
 struct OwnedRun {
@@ -77,8 +85,8 @@ struct Division {
 /// Divides the buckets of a stage. `here` are the rank's coordinates. The rank sums, of each bucket, the part whose
 /// number is its place in the group along the bucket's axes (RankGrid::place): its rank in their communicator, in any
 /// order of the axes.
-StateShard make_shard(StageParams const& params, std::int64_t bucket_elements, RankGrid const& grid,
-                      PerAxis const& here, Division const& division);
+StateShard make_shard(StageParams const& params, BucketRule const& rule, RankGrid const& grid, PerAxis const& here,
+                      Division const& division);
 
 /// Requires that rank `rank` of a communicator of `size` ranks, over which bucket `bucket` is reduced or gathered, is
 /// given the part that this rank sums. Otherwise a rank would own a part that another one was given.

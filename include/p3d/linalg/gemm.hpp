@@ -7,6 +7,7 @@
 #include <p3d/device/view.hpp>
 #include <p3d/linalg/blas_threads.hpp>
 #include <p3d/linalg/op.hpp>
+#include <p3d/linalg/operands.hpp>
 
 #include <concepts>
 #include <cstddef>
@@ -20,14 +21,10 @@ using device::View2;
 /// C = alpha op(A) op(B) + beta C, row-major, with the row strides of the views (column ranges of wider matrices are
 /// fine, without copies). Shapes: op(A) [m, k], op(B) [k, n], C [m, n]. On devices it is asynchronous with respect to
 /// `exec`. beta = 0 overwrites C (NaN in C does not matter). With k = 0, C is scaled by beta. On the host each of
-/// Kokkos' threads computes a slice of C, with the library in one thread. Explicitly instantiated for float and double.
+/// Kokkos' threads computes a slice of C, with the library in one thread. In float the
+/// operands may be rounded first (operands.hpp). Explicitly instantiated for float and double.
 template <std::floating_point T>
 void gemm(ExecSpace const& exec, Op op_a, Op op_b, T alpha, View2<T const> a, View2<T const> b, T beta, View2<T> c);
-
-/// Decides whether, from now on, fp32 GEMMs on NVIDIA's GPUs (also those of batched_gemm) round their operands to the
-/// 10 bits of mantissa of TF32, for which there are tensor cores; sums stay in fp32. Returns whether they do: in other
-/// builds false, and nothing changes.
-bool use_tf32(bool on);
 
 /// The 16-bit types of matrices that a GEMM reads.
 template <class S>

@@ -33,8 +33,8 @@ layout::ElementBytes element_bytes(config::Config const& config);
 /// True when gradients travel between replicas in fewer bits than they have, for which they need a second buffer.
 bool reduces_narrow(config::Config const& config);
 
-/// Elements of gradients from which on a bucket is closed (comm.bucket_mb).
-std::int64_t bucket_elements(config::Config const& config);
+/// When a bucket of gradients is closed (comm.bucket_mb, comm.bucket_layers).
+layout::BucketRule bucket_rule(config::Config const& config);
 /// How memory.shard and memory.shard_over divide a stage's state; `here`: the rank's coordinates.
 layout::StateShard state_shard(config::Config const& config, layout::StageParams const& params,
                                layout::PerAxis const& here);

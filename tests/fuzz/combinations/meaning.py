@@ -72,6 +72,8 @@ def tolerances(keys):
     these models are smaller than the one measured there. A norm is a sum of squares of differences: thirty times more
     (case 140147: fp32 agrees with fp64, the norm of bf16 is 19 % off in the third step)."""
     precision = keys.get("run.precision", "fp32")
+    if keys.get("precision.autocast", "none") != "none":
+        precision = keys["precision.autocast"]
     narrow = [key for key in ("precision.gradients", "precision.moments", "precision.reduction", "precision.pipeline")
               if keys.get(key) == "bf16"] or keys.get("precision.stochastic_rounding") == "true"
     experts = int(keys.get("model.moe.experts", 0)) > 0 or keys.get("model.preset", "") in EXPERT_PRESETS \

@@ -10,6 +10,8 @@ def precision(f):
         f.set(linalg__attention=d.among("auto", "gemms"))
     if kind == "fp32" and d.chance(0.1):
         f.set(linalg__tf32=d.among(True, False))
+    elif kind == "fp32" and d.chance(0.15):
+        f.set(precision__autocast=d.among("bf16", "fp16"))
     if kind in ("fp64", "fp32") and d.chance(0.3):  # what follows anyway, said
         for name in ("gradients", "moments", "reduction", "pipeline"):
             f.keys[f"precision.{name}"] = kind

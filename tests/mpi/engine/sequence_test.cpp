@@ -311,7 +311,7 @@ std::int64_t gradients_over_tp(config::Config const& c) {
   for (int s = 0; s < plan.stages.num_stages(); ++s) {
     layout::StageParams const params(plan.table, plan.stages, s, plan.grid.sizes(),
                                      layout::PerAxis::only(layout::Axis::pp, plan.stages.pipeline_rank(s)));
-    for (auto const& b : layout::make_buckets(params, plan::bucket_elements(c)))
+    for (auto const& b : layout::make_buckets(params, plan::bucket_rule(c)))
       if (b.axes.has(layout::Axis::tp)) bytes += 8 * b.size();
   }
   return bytes;

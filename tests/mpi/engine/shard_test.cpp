@@ -197,7 +197,7 @@ TEST(Shard, BytesAreThoseOfTheTable) {
   auto const plan = engine::make_run_plan(config);
   layout::StageParams const params(plan.table, plan.stages, 0, plan.grid.sizes(), layout::PerAxis::all(0));
   std::int64_t n = 0;
-  for (auto const& bucket : layout::make_buckets(params, plan::bucket_elements(config))) n += 4 * bucket.size();
+  for (auto const& bucket : layout::make_buckets(params, plan::bucket_rule(config))) n += 4 * bucket.size();
   auto const once = (d - 1) * n;
   EXPECT_EQ(sent({}), (Sent{.all_reduce = 2 * once}));
   EXPECT_EQ(sent({"memory.shard=optimizer"}), (Sent{.reduce_scatter = once, .all_gather = once}));
@@ -212,12 +212,31 @@ TEST(Shard, BytesAreThoseOfTheTable) {
     std::array<std::int64_t, 2> ends{};
     for (int s : {0, 3}) {
       layout::StageParams const of(plan.table, four, s, plan.grid.sizes(), layout::PerAxis::all(0));
-      for (auto const& b : layout::make_buckets(of, plan::bucket_elements(config))) ends[s / 3] += 4 * b.size();
+      for (auto const& b : layout::make_buckets(of, plan::bucket_rule(config))) ends[s / 3] += 4 * b.size();
     }
     return 3 * ends[1] + 2 * ends[0];
   }();
   EXPECT_EQ(sent({"memory.shard=parameters", "memory.gather=microbatch"}),
             (Sent{.reduce_scatter = once, .all_gather = 2 * 3 * once - (d - 1) * last}));
+}
+
+// comm.bucket_layers: buckets of several layers, also where stages or what comes and goes cut the groups. Sums of more
+// than two replicas may be added up in another order.
+TEST(Shard, BucketsOfLayersChangeNoNumber) {
+  auto world = comm::Communicator::world();
+  for (auto const& c : cases()) {
+    if (c.ranks != world.size() || c.ranks > 4) continue;
+    auto const with = [&](std::vector<std::string> more) {
+      more.insert(more.begin(), c.layout.begin(), c.layout.end());
+      return train<device::Fp64>(make_config(more, c.ranks), world);
+    };
+    auto const whole = with({});
+    for (auto const* layers : {"comm.bucket_layers=1", "comm.bucket_layers=3", "comm.bucket_layers=9"})
+      for (auto const* shard : {"memory.shard=none", "memory.shard=optimizer", "memory.shard=parameters"}) {
+        auto const other = with({layers, shard});
+        for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(other[i], whole[i], 1e-12) << layers << " " << shard;
+      }
+  }
 }
 
 TEST(Shard, ChangesNoBitInFp64) { same_bits<device::Fp64>("fp64"); }

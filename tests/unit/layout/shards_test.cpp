@@ -99,6 +99,33 @@ TEST(Shards, ARanksPartHasItsNumberInTheCommunicatorInEveryOrder) {
   EXPECT_GE(refused, 1000);
 }
 
+TEST(Buckets, HoldGroupsOfLayers) {
+  auto config = test::tiny_llama();
+  config.model.layers = 5;
+  auto const table = make_param_table(config);
+  auto const stages = make_stage_map(config);
+  StageParams const params(table, stages, 0, config.parallel, PerAxis::all(0));
+  // By layers: what the parameters of each bucket are of. The embedding (-1) is alone; the head side counts as layer 5.
+  auto const layers_of = [&](BucketRule const& rule) {
+    std::vector<std::vector<int>> out;
+    std::size_t next = 0;
+    for (auto const& b : make_buckets(params, rule)) {
+      EXPECT_EQ(b.first, next);
+      next = b.last;
+      auto& layers = out.emplace_back();
+      for (auto i = b.first; i < b.last; ++i)
+        if (int const l = params.items()[i].spec->layer; layers.empty() || layers.back() != l) layers.push_back(l);
+    }
+    EXPECT_EQ(next, params.items().size());
+    return out;
+  };
+  using Layers = std::vector<std::vector<int>>;
+  EXPECT_EQ(layers_of({1, 2}), (Layers{{-1}, {0, 1}, {2, 3}, {4, 5}}));
+  EXPECT_EQ(layers_of({1, 3}), (Layers{{-1}, {0, 1, 2}, {3, 4, 5}}));
+  EXPECT_EQ(layers_of({1, 100}), (Layers{{-1}, {0, 1, 2, 3, 4, 5}}));
+  EXPECT_EQ(layers_of({1 << 30}), (Layers{{-1}, {0}, {1}, {2}, {3}, {4}, {5}}));
+}
+
 TEST(Shards, GroupsOfReplicasOwnTheirNumbersInEveryOrder) {
   int hybrids = 0;
   for (PerAxis const sizes : {PerAxis{.dp = 6}, {.tp = 2, .dp = 4}, {.pp = 3, .dp = 4}, {.tp = 2, .pp = 2, .dp = 6}}) {

@@ -118,8 +118,8 @@ TEST(BatchedGemm, IsOneGemmAfterTheOther) {
 
 TEST(BatchedGemm, OnlyNvidiasGpusMultiplyInTf32) {
   bool const nvidia = !device::host_reaches_views && std::string(ExecSpace::name()) == "Cuda";
-  EXPECT_EQ(linalg::use_tf32(true), nvidia);
-  EXPECT_FALSE(linalg::use_tf32(false));
+  EXPECT_EQ(linalg::round_operands(linalg::Operands::tf32), nvidia);
+  EXPECT_TRUE(linalg::round_operands(linalg::Operands::fp32));
 }
 
 TEST(BatchedGemm, RowsThatOverlapAreRefused) {

@@ -2,17 +2,21 @@
 // gemm against three loops in long double, for every transposition, column ranges of wider matrices and empty sizes.
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/float16.hpp>
 #include <p3d/base/poll.hpp>
 #include <p3d/base/random.hpp>
 #include <p3d/device/guard.hpp>
 #include <p3d/linalg/blas_threads.hpp>
+#include <p3d/linalg/batched_gemm.hpp>
 #include <p3d/linalg/gemm.hpp>
+#include <p3d/linalg/grouped_gemm.hpp>
 
 #include <linalg/slices.hpp>
 #include <support/errors.hpp>
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -50,15 +54,21 @@ struct Matrix {
 };
 
 template <class T>
-void check(Op op_a, Op op_b, std::int64_t m, std::int64_t n, std::int64_t k, T alpha, T beta, std::int64_t margin) {
+void check(Op op_a, Op op_b, std::int64_t m, std::int64_t n, std::int64_t k, T alpha, T beta, std::int64_t margin,
+           T (*rounded)(T) = nullptr) {
   SCOPED_TRACE(std::string("op ") + static_cast<char>(op_a) + static_cast<char>(op_b) + " m " + std::to_string(m) +
                " n " + std::to_string(n) + " k " + std::to_string(k) + " margin " + std::to_string(margin));
   Matrix<T> const a("a", op_a == Op::none ? m : k, op_a == Op::none ? k : m, margin, 2 * margin);
   Matrix<T> const b("b", op_b == Op::none ? k : n, op_b == Op::none ? n : k, 2 * margin, margin);
   Matrix<T> const c("c", m, n, margin, margin);
-  auto const ha = a.all(), hb = b.all(), before = c.all();
+  auto ha = a.all(), hb = b.all();
+  auto const before = c.all();
   p3d::linalg::gemm<T>(ExecSpace(), op_a, op_b, alpha, a.view, b.view, beta, c.view);
   Kokkos::fence();
+  if (rounded != nullptr) {
+    std::transform(ha.begin(), ha.end(), ha.begin(), rounded);
+    std::transform(hb.begin(), hb.end(), hb.begin(), rounded);
+  }
   auto const after = c.all();
   auto const lda = a.cols + 3 * margin, ldb = b.cols + 3 * margin, ldc = n + 2 * margin;
   double const tolerance = 4.0 * std::numeric_limits<T>::epsilon() * (1.0 + std::sqrt(static_cast<double>(k))) * 4.0;
@@ -105,6 +115,44 @@ TEST(Gemm, MatchesThreeLoopsInDouble) { check_all<double>(1.0, 0.0); }
 TEST(Gemm, MatchesThreeLoopsInFloat) { check_all<float>(1.0f, 0.0f); }
 TEST(Gemm, AlphaAndBetaInDouble) { check_all<double>(-0.5, 1.0); }
 TEST(Gemm, AlphaAndBetaInFloat) { check_all<float>(2.0f, 0.25f); }
+
+float to_bf16(float x) { return p3d::base::bfloat16_value(p3d::base::bfloat16_bits(x)); }
+float to_fp16(float x) { return p3d::base::float16_value(p3d::base::float16_bits(x)); }
+
+// Operands in 16 bits, of which products and sums are in float: for every transposition, with several panels each way,
+// also where many GEMMs are one call and where rows belong to groups. In float the results differ by a thousandth.
+TEST(RoundedGemm, IsTheGemmOfRoundedOperands) {
+  using p3d::linalg::Operands;
+  for (auto [to, rounded] : {std::pair{Operands::bf16, &to_bf16}, std::pair{Operands::fp16, &to_fp16}}) {
+    ASSERT_EQ(p3d::linalg::round_operands(to), p3d::linalg::detail::on_host);
+    if (!p3d::linalg::detail::on_host) continue;
+    for (Op op_a : {Op::none, Op::transpose})
+      for (Op op_b : {Op::none, Op::transpose})
+        for (auto [m, n, k] : std::vector<std::tuple<int, int, int>>{
+                 {1, 7, 5}, {33, 17, 65}, {4, 3, 0}, {0, 3, 4}, {1030, 20, 400}, {3, 800, 390}})
+          check<float>(op_a, op_b, m, n, k, 2.0F, 0.25F, 3, rounded);
+    Matrix<float> const a("a", 6, 8, 0, 0), b("b", 8, 4, 0, 0), one("c", 6, 4, 0, 0), other("d", 6, 4, 0, 0);
+    auto const gemm = [&](View2<float> c) {
+      p3d::linalg::gemm<float>(ExecSpace(), Op::none, Op::none, 1.0F, a.view, b.view, 0.0F, c);
+    };
+    gemm(one.view);
+    p3d::linalg::batched_gemm<float, float>(ExecSpace(), Op::none, Op::none, {2, 3, 4, 8}, 1.0F, {a.view.data(), 8, 24},
+                                            {b.view.data(), 4, 0}, 0.0F, {other.view.data(), 4, 12});
+    Kokkos::fence();
+    for (std::size_t i = 0; i < 24; ++i) EXPECT_NEAR(other.all()[i], one.all()[i], 1e-5);
+    std::vector<std::int64_t> const offsets{0, 6};
+    p3d::linalg::grouped_gemm<float>(ExecSpace(), Op::none, 1.0F, a.view, b.view, 0.0F, other.view, offsets);
+    Kokkos::fence();
+    for (std::size_t i = 0; i < 24; ++i) EXPECT_NEAR(other.all()[i], one.all()[i], 1e-5);
+    EXPECT_TRUE(p3d::linalg::round_operands(Operands::fp32));
+    gemm(other.view);
+    Kokkos::fence();
+    double most = 0.0;
+    for (std::size_t i = 0; i < 24; ++i) most = std::max(most, std::abs(double{other.all()[i]} - one.all()[i]));
+    EXPECT_GT(most, 1e-4);
+  }
+  EXPECT_TRUE(p3d::linalg::round_operands(Operands::fp32));
+}
 
 template <class T>
 void overwrites_nan(std::int64_t k) {
