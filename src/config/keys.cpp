@@ -453,6 +453,18 @@ void add_sample(std::vector<Key>& table) {
         read_stops, [](Config const& config) { return toml_list(config.sample.stop); });
 }
 
+void add_timers(std::vector<Key>& table) {
+  Section<Timers> s(table, "timers", &Config::timers);
+  s.integer(
+      "level", &Timers::level, {0, 2},
+      "times in the log and in timers.csv, every run.log_every steps, as least, mean and most over the ranks; 0: none; "
+      "1: "
+      "phases of a step, evaluation, checkpoints; 2: also each kind of action of the schedule, and GPUs are waited "
+      "for after each");
+  s.flag("barrier", &Timers::barrier,
+         "ranks wait for each other before each step: no time has what a slow one left over");
+}
+
 void add_plan(std::vector<Key>& table) {
   Section<Planning> s(table, "plan", &Config::plan);
   s.input_path("cluster", &Planning::cluster, "string: \"\" | a file, relative to the input file",
@@ -520,9 +532,9 @@ void add_checkpoint(std::vector<Key>& table) {
 std::vector<Key> const& keys() {
   static std::vector<Key> const table = [] {
     std::vector<Key> t;
-    for (auto* const add :
-         {add_run, add_model, add_mla, add_moe, add_parallel, add_context, add_batch, add_pipeline, add_data,
-          add_optimizer, add_comm, add_precision, add_linalg, add_memory, add_sample, add_checkpoint, add_plan})
+    for (auto* const add : {add_run, add_model, add_mla, add_moe, add_parallel, add_context, add_batch, add_pipeline,
+                            add_data, add_optimizer, add_comm, add_precision, add_linalg, add_memory, add_sample,
+                            add_timers, add_checkpoint, add_plan})
       add(t);
     return t;
   }();

@@ -182,6 +182,8 @@ void Executor<P>::run_actions(std::size_t first, std::size_t end, std::int64_t s
     comm::progress();  // messages begin whose kernels have ended meanwhile
     if (run.pairs && schedule::begins_pair(actions, i)) {
       execute_pair(i++, run);
+    } else if (times_actions_ && run.training) {
+      execute_timed(actions[i], known[i], run);
     } else if (run.recorder) {
       execute_recorded(actions[i], known[i], run);
     } else {
@@ -197,6 +199,25 @@ void Executor<P>::execute_recorded(Action const& action, Detail const& detail, P
   comm::settle();
   device::fence(exec_, "p3d::engine::recorded_action");
   run.recorder->end_action(action);
+}
+
+template <class P>
+void Executor<P>::execute_timed(Action const& action, Detail const& detail, ProgramRun& run) {
+  base::Stopwatch watch;
+  if (run.recorder) {
+    execute_recorded(action, detail, run);
+  } else {
+    execute(action, detail, run);
+    if (!device::on_host()) device::fence(exec_, "p3d::engine::timed_action");
+  }
+  book(action.op, watch.seconds());
+}
+
+template <class P>
+void Executor<P>::book(Op op, double seconds) {
+  auto const at = static_cast<std::size_t>(op);
+  action_times_.seconds[at] += seconds;
+  ++action_times_.calls[at];
 }
 
 template <class P>
@@ -229,6 +250,10 @@ void Executor<P>::execute_pair(std::size_t first, ProgramRun& run) {
     booked = now;
     waited = all_waits;
   });
+  if (times_actions_ && run.training) {
+    book(f.op, busy[0]);
+    book(b.op, busy[1]);
+  }
   if (!run.recorder) return;
   comm::settle();
   device::fence(exec_, "p3d::engine::recorded_pair");

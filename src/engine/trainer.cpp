@@ -19,6 +19,8 @@
 #include <p3d/device/guard.hpp>
 #include <p3d/optim/lr_schedule.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <exception>
 #include <utility>
@@ -65,6 +67,7 @@ struct Trainer<P>::State {
   std::int64_t steps_done = 0;
   std::int64_t tokens_done = 0;  ///< inputs of the samples of these steps
   double elapsed = 0.0;          ///< seconds inside step()
+  std::int64_t steps_run = 0;    ///< calls of step()
 
   State(config::Config const& c, RunPlan run_plan, comm::Communicator const& parent, ProviderFactory<P> const& provider)
       : rank(c, std::move(run_plan), parent),
@@ -86,6 +89,7 @@ struct Trainer<P>::State {
         }) {
     if (auto* const store = memory.activation_store()) executor.offload_into(*store);
     if (memory.vocabulary() != nullptr) divide_vocabulary();
+    if (rank.config.timers.level > 1) executor.time_actions();
   }
 
   /// Collective.
@@ -158,6 +162,7 @@ StepResult Trainer<P>::step(double vote, bool another_follows) {
   auto& s = *state_;
   auto const& config = s.rank.config;
   s.end.refresh_weights(s.steps_done);
+  if (config.timers.barrier) s.rank.mesh.world().barrier().wait();
   base::Stopwatch watch;
   StepResult result;
   result.step = s.steps_done + 1;
@@ -180,6 +185,7 @@ StepResult Trainer<P>::step(double vote, bool another_follows) {
   ++s.steps_done;
   s.tokens_done += result.tokens;
   s.elapsed += watch.seconds();
+  ++s.steps_run;
   return result;
 }
 
@@ -272,6 +278,26 @@ PhaseTimes Trainer<P>::times() const {
   // Loading and the executor itself take what is left of the time inside step().
   t[Phase::other] += std::max(0.0, state_->elapsed - t.total());
   return t;
+}
+template <class P>
+std::vector<Timer> Trainer<P>::timers() const {
+  auto const& s = *state_;
+  auto const level = s.rank.config.timers.level;
+  if (level == 0) return {};
+  std::vector<Timer> out{{"step", s.elapsed, s.steps_run}};
+  auto const phases = times();
+  for (std::size_t i = 0; i < num_phases; ++i) {
+    auto const phase = static_cast<Phase>(i);
+    out.push_back({name(phase), phases[phase], s.steps_run});
+  }
+  if (level == 1) return out;
+  auto const& actions = s.executor.action_times();
+  for (std::size_t i = 0; i < schedule::num_ops; ++i) {
+    auto const op = static_cast<schedule::Op>(i);
+    auto const word = fmt::format("action {}{}", op == schedule::Op::stage_step ? "<stage>" : "", schedule::word(op));
+    out.push_back({word, actions.seconds[i], actions.calls[i]});
+  }
+  return out;
 }
 template <class P>
 void Trainer<P>::record_into(Recorder* recorder) {

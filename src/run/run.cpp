@@ -58,6 +58,7 @@
 #include "expert_file.hpp"
 #include "run_files.hpp"
 #include "run_locks.hpp"
+#include "timer_file.hpp"
 #include "shared_folder.hpp"
 #include "summary_file.hpp"
 
@@ -218,6 +219,10 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   if (c.model.moe.on())
     comm::agree_on_root(
         world, [&] { io::apart([&] { expert_file.emplace(c.run.output_dir, first_step, c.model.moe.experts); }); });
+  std::optional<TimerFile> timers;
+  if (c.timers.level > 0)
+    comm::agree_on_root(world, [&] { io::apart([&] { timers.emplace(c.run.output_dir, first_step, true); }); });
+  if (c.timers.level > 0 && !timers) timers.emplace(c.run.output_dir, first_step, false);
   trainer.stop_when([] { return stop_signal() != 0; });
   report::Tracing tracing(trainer, draw);
   report::Progress progress(c.run.steps, c.run.log_every, root ? report::terminal_columns() : 0);
@@ -234,7 +239,9 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   std::vector<double> step_seconds;
   double in_steps = 0.0, on_disk = 0.0;
   auto const evaluate = [&] {
+    base::Stopwatch evaluating;
     eval_loss = trainer.evaluate(c.run.eval_batches);
+    if (timers) timers->add("evaluation", evaluating.seconds());
     if (!trainer.stopped_early()) return;
     eval_loss.reset();
     stopped = true;
@@ -288,7 +295,13 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     base::Stopwatch saving;
     checkpoints.after_step(r);  // after the row: no checkpoint is valid whose row is not there
     on_disk += saving.seconds();
+    if (timers) timers->add("checkpoint", saving.seconds());
     progress.step({done, r.loss, r.grad_norm, r.lr, static_cast<double>(r.tokens), seconds, eval_loss});
+    if (timers && (done % c.run.log_every == 0 || last || stopped)) {
+      auto const lines = timers->write(done, trainer.timers(), world);
+      base::log_root(fmt::format("  {:<22}{:>7} {:>11} {:>11} {:>11}\n{}", "timers, ms a step", "calls", "least",
+                                 "mean", "most", lines));
+    }
     if (checkpoints.failed()) return base::ExitCode::checkpoint_failed;
   }
   if (!checkpoints.save_and_wait()) return base::ExitCode::checkpoint_failed;

@@ -36,8 +36,8 @@ namespace {
 
 /// The files that a run writes beside its checkpoints. metrics.csv comes last: it is what tells that there was a run,
 /// so that a kill between two renames loses nothing.
-constexpr std::array<char const*, 7> names{"experts.csv",  "trace.json",    "trace.svg",  "costs.csv",
-                                           "summary.json", "resolved.toml", "metrics.csv"};
+constexpr std::array<char const*, 8> names{"experts.csv", "timers.csv",   "trace.json",    "trace.svg",
+                                           "costs.csv",   "summary.json", "resolved.toml", "metrics.csv"};
 
 /// The name "metrics.3.csv" for "metrics.csv" and 3.
 std::string numbered(fs::path const& name, int n) {

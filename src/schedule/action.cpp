@@ -13,7 +13,7 @@ namespace p3d::schedule {
 namespace {
 
 // In the order of Op.
-constexpr std::array<std::string_view, 22> names{
+constexpr std::array<std::string_view, num_ops> names{
     "F",        "B",      "I",    "W",      "SEND_F",  "RECV_F",  "SEND_B", "RECV_B",         "OFFLOAD_F",
     "RELOAD_F", "REDUCE", "STEP", "GATHER", "RELEASE", "OFFLOAD", "RELOAD", "REDUCE_SCATTER", "STEP",
     "E",        "S",      "T",    "G"};
@@ -66,6 +66,8 @@ std::optional<Action> parse(std::string_view text) {
 }
 
 }  // namespace
+
+std::string_view word(Op op) { return names[static_cast<std::size_t>(op)]; }
 
 std::string to_string(Action const& action) {
   auto const op = static_cast<std::size_t>(action.op);

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""run.trace: what it writes, and that its times can be true."""
+"""run.trace and [timers]: what they write, and that their times can be true."""
+import csv
 import json
 import re
 import subprocess
@@ -11,6 +12,55 @@ from program import AppTest
 
 MICROBATCHES, STEPS = 4, 3
 CLOCKS = 5e3  # microseconds by which the clocks of ranks may still differ when ranks share cores
+
+
+class Timers(AppTest):
+    def timed(self, *arguments):
+        run = self.run_to_end(4, "parallel.dp=2", "parallel.tp=1", "parallel.pp=2", "run.steps=4", "run.eval_every=2",
+                              "run.eval_batches=1", *arguments)
+        self.assertEqual((run.code, run.err), (0, ""), run.out)
+        with open(self.results / "timers.csv", newline="") as file:
+            rows = list(csv.DictReader(file))
+        times = {}
+        for row in rows:
+            least, mean, most = (float(row[name]) for name in ("min_ms", "mean_ms", "max_ms"))
+            self.assertTrue(0 <= least <= mean * 1.001 <= most * 1.002, row)
+            times[int(row["step"]), row["timer"]] = (int(row["calls"]), mean)
+        self.assertEqual(len(times), len(rows))  # log_every = 2: two rows of each
+        self.assertEqual({step for step, _ in times}, {2, 4})
+        return run, times
+
+    def test_level_one_has_phases_that_make_the_step(self):
+        run, times = self.timed("timers.level=1", "timers.barrier=true")
+        self.assertEqual(run.out.count("timers, ms a step"), 2, run.out)
+        for step in (2, 4):
+            self.assertEqual(times[step, "step"][0], 2)
+            self.assertEqual(times[step, "evaluation"][0], 1)
+            phases = [mean for (at, name), (_, mean) in times.items()
+                      if at == step and name not in ("step", "evaluation", "checkpoint")]
+            self.assertEqual(len(phases), 7)
+            self.assertAlmostEqual(sum(phases) / times[step, "step"][1], 1.0, delta=0.02)
+
+    def test_level_two_counts_every_action(self):
+        _, times = self.timed("timers.level=2")
+        for step in (2, 4):
+            for action, calls in (("F", 8), ("B", 8), ("SEND_F", 8), ("RECV_B", 8), ("REDUCE", 2), ("STEP", 2)):
+                self.assertEqual(times[step, "action " + action][0], calls, times)
+            actions = sum(mean for (at, name), (_, mean) in times.items() if at == step and name.startswith("action "))
+            self.assertLess(actions, times[step, "step"][1])
+
+    def test_a_run_that_goes_on_keeps_its_rows(self):
+        self.run_to_end(1, "run.steps=4", "timers.level=1", "checkpoint.every=2")
+        before = (self.results / "timers.csv").read_text()
+        run = self.run_to_end(1, "run.steps=6", "timers.level=1", "checkpoint.every=2")
+        self.assertEqual(run.code, 0, run.out + run.err)
+        after = (self.results / "timers.csv").read_text()
+        self.assertTrue(after.startswith(before) and "\n6,step,2," in after, after)
+
+    def test_level_zero_writes_nothing(self):
+        run = self.run_to_end(1, "run.steps=2")
+        self.assertEqual(run.code, 0, run.err)
+        self.assertFalse((self.results / "timers.csv").exists())
 
 
 class Trace(AppTest):

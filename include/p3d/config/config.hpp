@@ -481,6 +481,13 @@ struct Sample {
   bool operator==(Sample const&) const = default;
 };
 
+/// [timers]: times of a step in the log and in timers.csv, over ranks.
+struct Timers {
+  std::int64_t level = 0;  ///< 0: none; 1: phases of a step, evaluation, checkpoints; 2: kinds of actions too
+  bool barrier = false;    ///< ranks wait for each other before each step
+  bool operator==(Timers const&) const = default;
+};
+
 /// The part of a checkpoint that a run takes: everything, or only the parameters (fine-tuning: step 0, new moments,
 /// other data).
 enum class Load { all, weights };
@@ -562,6 +569,7 @@ struct Config {
   Linalg linalg;
   Memory memory;
   Sample sample;
+  Timers timers;
   Checkpoint checkpoint;
   Planning plan;
 

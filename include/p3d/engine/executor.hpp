@@ -84,6 +84,9 @@ public:
   void divide_vocabulary(VocabularyActions<P>& actions) { vocabulary_ = &actions; }
 
   PhaseTimes& times() { return times_; }
+  /// From now on the actions of training are timed by kind, and GPUs are waited for after each.
+  void time_actions() { times_actions_ = true; }
+  ActionTimes const& action_times() const { return action_times_; }
 
   /// From now on the times of the actions of training go there; null: nowhere, which costs nothing.
   /// An opening that the former one has is forgotten there.
@@ -119,6 +122,9 @@ private:
   std::vector<Detail> const& details(schedule::Program const& program);
   void execute(schedule::Action const& action, Detail const& detail, ProgramRun& run);
   void execute_recorded(schedule::Action const& action, Detail const& detail, ProgramRun& run);
+  void execute_timed(schedule::Action const& action, Detail const& detail, ProgramRun& run);
+  /// Adds an action to the times of its kind.
+  void book(schedule::Op op, double seconds);
   void take_slot(schedule::Action const& action, ProgramRun const& run);
   /// A free slot gets the shape of the microbatch.
   void shape_slot(schedule::Action const& action, ProgramRun const& run);
@@ -183,6 +189,8 @@ private:
   std::deque<schedule::Action> deferred_;  ///< receives put off, in their order
   Opened opened_;
   PhaseTimes times_;
+  bool times_actions_ = false;
+  ActionTimes action_times_;
   Recorder* recorder_ = nullptr;
 };
 

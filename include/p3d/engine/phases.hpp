@@ -3,9 +3,11 @@
 // The time of a rank, divided into phases.
 
 #include <p3d/comm/communicator.hpp>
+#include <p3d/schedule/action.hpp>
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 namespace p3d::engine {
@@ -22,6 +24,19 @@ struct PhaseTimes {
   double& operator[](Phase p) { return seconds[static_cast<std::size_t>(p)]; }
   double operator[](Phase p) const { return seconds[static_cast<std::size_t>(p)]; }
   double total() const;
+};
+
+/// What a rank has spent in one kind of work since its start, and how often.
+struct Timer {
+  std::string name;
+  double seconds = 0.0;
+  std::int64_t calls = 0;
+};
+
+/// Seconds and number of the actions of each kind on this rank (schedule::Op).
+struct ActionTimes {
+  std::array<double, schedule::num_ops> seconds{};
+  std::array<std::int64_t, schedule::num_ops> calls{};
 };
 
 /// Seconds per phase over ranks.

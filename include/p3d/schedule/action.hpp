@@ -4,6 +4,7 @@
 // slots, the messages and the reductions; the executor, the validator, the simulator and the printers all read the same
 // list. Plain integers: no MPI, no Kokkos.
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -38,6 +39,8 @@ enum class Op : std::uint8_t {
   embed_backward             ///< G: the gradient of the rank's part of the embedding
 };
 
+inline constexpr std::size_t num_ops = static_cast<std::size_t>(Op::embed_backward) + 1;
+
 /// One action. `microbatch` and `slot` are -1 where they mean nothing. A slot is a set of activation buffers of a
 /// stage: it is taken by the first action that needs it (recv_activation, or forward on stage 0) and free after the
 /// last one; offloaded activations have one before OFFLOAD_F and maybe another after RELOAD_F. `version`: of the
@@ -71,6 +74,8 @@ struct Program {
 /// "2F0", "3B1@2" (slot 2), "3B1v1@2" (with version 1 of the weights), "1SEND_F4", "0REDUCE", "2GATHER", "2STEPv1",
 /// "STEP". Version 0 is not written.
 std::string to_string(Action const& action);
+/// The word of a kind of action: "F", "SEND_F". Two kinds have the word STEP.
+std::string_view word(Op op);
 /// Inverse of to_string. Throws base::Error with the offending text.
 Action parse_action(std::string_view text);
 

@@ -110,7 +110,7 @@ def run(f):
         elif change == "limit":
             f.set(run__time_limit="2h")
         elif change == "log":
-            f.set(run__log_every=d.among(2, 10))
+            f.set(run__log_every=d.among(2, 10), timers__level=d.among(0, 1, 2), timers__barrier=d.among(True, False))
         elif change == "name":
             f.set(run__name=d.among("case", "a name", "x" * 100))
         elif change == "sums":

@@ -16,7 +16,7 @@ NO_NUMBERS = {"model.moe.dispatch", "model.moe.buffer_factor", "optimizer.post_v
 
 # docs/memory.md: "Losses, gradients and weights stay the same, bit for bit, in every schedule and layout"; of
 # post_validation docs/schedules.md, of overlap_experts docs/experts.md says so.
-BITS = ("memory.", "checkpoint.", "plan.")
+BITS = ("memory.", "checkpoint.", "plan.", "timers.")
 BITS_TOO = {"optimizer.post_validation", "comm.overlap_experts", "comm.timeout_s", "comm.gpu_aware", "comm.backend",
             "comm.backend_axes", "run.trace", "run.ceiling", "run.time_limit", "run.name", "run.output_dir",
             "run.log_every", "pipeline.lookahead"}

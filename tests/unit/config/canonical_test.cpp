@@ -174,6 +174,8 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"comm.overlap_experts", {"true", "model.moe.experts=4", "parallel.dp=2", "parallel.ep=2"}},
       {"linalg.host", {"blas"}},
       {"linalg.attention", {"gemms"}},
+      {"timers.level", {"2"}},
+      {"timers.barrier", {"true"}},
       {"linalg.tf32", {"true", "run.precision=fp32"}},
       {"precision.autocast", {"bf16", "run.precision=fp32"}},
       {"precision.gradients", {"bf16", "run.precision=bf16"}},
