@@ -36,11 +36,12 @@ def words(keys, extra):
     return [f"{key}={str(value).lower()}" for key, value in keys.items()] + extra
 
 
-def step_seconds(room, options, overlap):
+def step_seconds(room, options, keys):
+    """The median step of a run of these keys."""
     out = room.folder / "out"
     command = room.mpiexec(options.mpiexec, 2, "h0:1,h1:1") + [
         options.program, str(room.folder / "run.toml"), f"run.output_dir={out}",
-        *words(KEYS | {"comm.overlap_experts": overlap}, options.keys)]
+        *words(keys, options.keys)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
                           env={**os.environ, "OMP_NUM_THREADS": "1"})
     if done.returncode != 0:
@@ -80,7 +81,7 @@ def main():
         (room.folder / "run.toml").write_text("")
 
         def medians():
-            pairs = [(step_seconds(room, options, False), step_seconds(room, options, True))
+            pairs = [[step_seconds(room, options, KEYS | {"comm.overlap_experts": overlap}) for overlap in (False, True)]
                      for _ in range(options.pairs)]
             return [statistics.median(times) for times in zip(*pairs)]
 

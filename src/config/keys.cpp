@@ -378,6 +378,10 @@ void add_comm(std::vector<Key>& table) {
   s.add("backend_axes", fmt::format("string: names of axes joined by '-', of {}", base::join(words_of(stage_axes))),
         "axes along which NCCL may be used; MPI along the others", nullptr, read_backend_axes,
         [](Config const& config) { return toml_string(names(config.comm.backend_axes, "-")); });
+  s.choice("overlap_tp", &Comm::overlap_tp,
+           "what hides messages over tp: none; bulk: GEMMs that need no message, as those of weight gradients; chunks: "
+           "also the "
+           "GEMM in front of a sum, up to 8 chunks of tokens; auto: two chunks from 1 MiB on");
   s.flag("overlap_experts", &Comm::overlap_experts, "compute one microbatch while rows of another go to experts");
 }
 

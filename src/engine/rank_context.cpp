@@ -41,6 +41,16 @@ parallel::ExpertParallel expert_parallel(RankContext& rank) {
           layout::expert_group(rank.plan.grid, rank.mesh.world().rank(), static_cast<int>(model.moe.experts))};
 }
 
+parallel::TpOverlap tp_overlap(config::OverlapTp overlap) {
+  switch (overlap) {
+    case config::OverlapTp::none: return {.bulk = false, .chunks = 1};
+    case config::OverlapTp::bulk: return {.chunks = 1};
+    case config::OverlapTp::chunks: return {.chunks = 8, .chunked_bytes = 1};
+    case config::OverlapTp::automatic: break;
+  }
+  return {};
+}
+
 }  // namespace
 
 std::vector<std::string> axis_names(layout::AxisSet axes) {
@@ -60,7 +70,7 @@ RankContext::RankContext(config::Config const& c, RunPlan run_plan, comm::Commun
       plan(std::move(run_plan)),
       mesh(parent, mesh_shape(plan.grid), mesh_sets(plan, c.memory.divides())),
       here(plan.grid.coordinates(mesh.world().rank())),
-      tp{exec, &mesh.along("tp"), c.parallel.sequence},
+      tp{exec, &mesh.along("tp"), c.parallel.sequence, tp_overlap(c.comm.overlap_tp)},
       context(c.parallel.cp > 1 ? parallel::ContextParallel(mesh.along("cp"), layout::context_division(c))
                                 : parallel::ContextParallel()),
       experts(expert_parallel(*this)) {

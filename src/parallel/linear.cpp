@@ -9,14 +9,14 @@
 #include <p3d/linalg/gemm.hpp>
 #include <p3d/parallel/rows.hpp>
 
+#include <algorithm>
+#include <utility>
+
 namespace p3d::parallel {
 
 using linalg::Op;
 
 namespace {
-
-/// Sums shorter than this are not cut: below it the time is latency, and each part would pay that again.
-constexpr std::int64_t overlap_bytes = 1 << 20;
 
 /// C = op(A) op(B) + beta C.
 template <class S, class C>
@@ -60,16 +60,17 @@ void row_linear_forward(TensorParallel& tp, View2<S const> x, View2<S const> w, 
     return;
   }
   auto const tokens = static_cast<std::int64_t>(y.extent(0));
-  bool const cut = tp.size() > 1 && static_cast<std::int64_t>(y.size() * sizeof(S)) >= overlap_bytes;
-  auto const half = cut ? tokens / 2 : tokens;
-  gemm<S, S>(tp.exec, Op::none, Op::transpose, rows(x, 0, half), w, 0, rows(y, 0, half));
-  auto first = collectives::start_all_reduce<S>(tp.exec, *tp.comm, device::flat(rows(y, 0, half)));
-  if (half < tokens) {  // the first half is summed over tp while the second is computed
-    gemm<S, S>(tp.exec, Op::none, Op::transpose, rows(x, half, tokens), w, 0, rows(y, half, tokens));
-    if (first.active()) first.test();
-    collectives::all_reduce<S>(tp.exec, *tp.comm, device::flat(rows(y, half, tokens)));
+  bool const cut = tp.size() > 1 && static_cast<std::int64_t>(y.size() * sizeof(S)) >= tp.overlap.chunked_bytes;
+  auto const chunks = cut ? std::clamp<std::int64_t>(tokens, 1, tp.overlap.chunks) : 1;
+  comm::Request travelling;  // the sum of the last chunk, while the next one is computed
+  for (std::int64_t i = 0; i < chunks; ++i) {
+    auto const begin = tokens * i / chunks, end = tokens * (i + 1) / chunks;
+    gemm<S, S>(tp.exec, Op::none, Op::transpose, rows(x, begin, end), w, 0, rows(y, begin, end));
+    auto sum = collectives::start_all_reduce<S>(tp.exec, *tp.comm, device::flat(rows(y, begin, end)));
+    if (travelling.active()) travelling.wait();
+    travelling = std::move(sum);
   }
-  first.wait();
+  travelling.wait();
 }
 
 template <class S>

@@ -22,6 +22,12 @@ std::vector<std::int64_t> share_bounds(TensorParallel const& tp, View const& who
   return share_bounds(tp, static_cast<std::int64_t>(whole.extent(0)), static_cast<std::int64_t>(whole.extent(1)));
 }
 
+/// The request, which is done already where no GEMM is to hide it.
+comm::Request at_once_or_later(TensorParallel const& tp, comm::Request request) {
+  if (!tp.overlap.bulk) request.wait();
+  return request;
+}
+
 }  // namespace
 
 kernels::TokenRows own_rows(TensorParallel const& tp, kernels::TokenRows rows) {
@@ -34,13 +40,16 @@ WholeRows<S> start_gather_rows(TensorParallel& tp, View2<S const> own, View2<S> 
   if (!tp.sequence) return {own, {}};
   auto const place = own_rows(tp, whole);
   if (place.data() != own.data()) Kokkos::deep_copy(tp.exec, place, own);
-  return {whole, collectives::start_all_gather<S>(tp.exec, *tp.comm, device::flat(whole), share_bounds(tp, whole))};
+  return {whole, at_once_or_later(tp, collectives::start_all_gather<S>(tp.exec, *tp.comm, device::flat(whole),
+                                                                       share_bounds(tp, whole)))};
 }
 
 template <class S>
 comm::Request start_sum_rows(TensorParallel& tp, View2<S> parts) {
-  if (!tp.sequence) return collectives::start_all_reduce<S>(tp.exec, *tp.comm, device::flat(parts));
-  return collectives::start_reduce_scatter<S>(tp.exec, *tp.comm, device::flat(parts), share_bounds(tp, parts));
+  if (!tp.sequence)
+    return at_once_or_later(tp, collectives::start_all_reduce<S>(tp.exec, *tp.comm, device::flat(parts)));
+  return at_once_or_later(
+      tp, collectives::start_reduce_scatter<S>(tp.exec, *tp.comm, device::flat(parts), share_bounds(tp, parts)));
 }
 
 #define P3D_INSTANTIATE(S)                                                               \

@@ -398,6 +398,11 @@ struct Optimizer {
   bool operator==(Optimizer const&) const = default;
 };
 
+/// What hides messages over tp: nothing; GEMMs of weight gradients and of other operands that need no message (bulk);
+/// also the GEMM of a row-parallel linear, in token chunks. automatic: chunks, two, where messages are long.
+enum class OverlapTp { automatic, none, bulk, chunks };
+constexpr auto enum_names(OverlapTp) { return std::array{"auto", "none", "bulk", "chunks"}; }
+
 /// [comm]
 struct Comm {
   double timeout_s = 600.0;                    ///< a wait longer than this ends the run with a report
@@ -407,6 +412,7 @@ struct Comm {
   GpuAware gpu_aware = GpuAware::automatic;    ///< MPI is given GPU memory; off: copies in pinned host memory
   Backend backend = Backend::automatic;        ///< library that carries collectives of GPU memory
   AxisSet backend_axes = stage_axes;  ///< axes along which NCCL may be used; MPI carries messages along the others
+  OverlapTp overlap_tp = OverlapTp::automatic;  ///< what GEMMs hide of the messages over tp
   bool overlap_experts = false;  ///< forwards and backwards interleave: one computes while rows of the other travel
   bool operator==(Comm const&) const = default;
 };

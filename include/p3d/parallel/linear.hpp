@@ -23,11 +23,20 @@
 #include <p3d/kernels/common.hpp>
 #include <p3d/layout/axes.hpp>
 
+#include <cstdint>
+
 namespace p3d::parallel {
 
 using device::ExecSpace;
 using device::View1;
 using device::View2;
+
+/// How messages over tp and GEMMs overlap (comm.overlap_tp).
+struct TpOverlap {
+  bool bulk = true;  ///< messages travel while GEMMs run that do not need them; false: each is waited for at once
+  int chunks = 2;    ///< the most chunks of tokens of a row-parallel linear: one travels while the next is computed
+  std::int64_t chunked_bytes = 1 << 20;  ///< sums below so many bytes are not cut: each chunk would pay the latency
+};
 
 /// The tensor-parallel group of this rank. The communicator must outlive this object.
 struct TensorParallel {
@@ -35,6 +44,7 @@ struct TensorParallel {
   comm::Communicator* comm = nullptr;
   bool sequence =
       false;  ///< sequence parallelism: between GEMMs each rank has some of the rows (rows.hpp); never with one rank
+  TpOverlap overlap{};
   int rank() const { return comm->rank(); }
   int size() const { return comm->size(); }
 };
@@ -47,9 +57,9 @@ void column_linear_forward(TensorParallel& tp, View2<S const> x, View2<S const> 
 template <class S>
 comm::Request column_linear_backward_input(TensorParallel& tp, View2<S const> dy, View2<S const> w, View2<S> dx);
 
-/// y [tokens, out] = sum over tp of x [tokens, in/tp] W^T. The caller adds the bias, which belongs after the sum. An
-/// all-reduce of 1 MiB and more is done in two halves of the tokens, so that the sum of the first half overlaps the
-/// GEMM of the second.
+/// y [tokens, out] = sum over tp of x [tokens, in/tp] W^T. The caller adds the bias, which belongs after the sum. A
+/// long all-reduce is done in chunks of the tokens (TpOverlap), so that the sum of one overlaps the GEMM of the next. A
+/// reduce-scatter is not cut.
 template <class S>
 void row_linear_forward(TensorParallel& tp, View2<S const> x, View2<S const> w, View2<S> y);
 

@@ -133,6 +133,36 @@ TEST_F(Parallel, RowsAreGatheredAndSummed) {
   EXPECT_EQ(parallel::start_gather_rows<double>(tp, x, {}).wait().data(), x.data());
 }
 
+// comm.overlap_tp: what travels while something is computed, in how many chunks, and that numbers stay.
+TEST_F(Parallel, OverlapOfTpChangesNoNumber) {
+  std::int64_t const in_each = 3, out = 4;
+  auto const x = block("x", 0, tokens, rank * in_each, in_each), w = block("w", 0, out, rank * in_each, in_each);
+  auto const dy = block("dy", 0, tokens, rank * in_each, in_each), of = block("v", rank * in_each, in_each, 0, out);
+  std::vector<Matrix> sums, gradients;
+  parallel::TpOverlap const usual, none{.bulk = false, .chunks = 1}, bulk{.chunks = 1},
+      cut{.chunks = 8, .chunked_bytes = 1};
+  for (auto const* how : {&usual, &none, &bulk, &cut}) {
+    tp.overlap = *how;
+    auto const& y = sums.emplace_back(zeros(tokens, out));
+    auto const before = world.accounting().operations;
+    parallel::row_linear_forward<double>(tp, x, w, y);
+    std::int64_t const chunks = how == &cut && size > 1 ? std::min<std::int64_t>(8, tokens) : 1;
+    if (size > 1) {
+      EXPECT_EQ(world.accounting().operations - before, chunks);
+    }
+    auto const& dx = gradients.emplace_back(zeros(tokens, out));
+    auto sum = parallel::column_linear_backward_input<double>(tp, dy, of, dx);
+    if (how == &none) {
+      EXPECT_FALSE(sum.active());
+    }
+    sum.wait();
+  }
+  for (std::size_t i = 1; i < sums.size(); ++i) {
+    expect_block(sums[i], sums[0], 0, 0, "sum ");
+    expect_block(gradients[i], gradients[0], 0, 0, "gradient ");
+  }
+}
+
 TEST_F(Parallel, ColumnLinearForward) {
   std::int64_t const in = 7, out_each = 3, out = out_each * size;
   auto const x = block("x", 0, tokens, 0, in), w = block("w", 0, out, 0, in);

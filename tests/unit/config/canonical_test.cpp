@@ -166,6 +166,7 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"comm.timeout_s", {"1e7"}},
       {"comm.bucket_mb", {"0.001"}},
       {"comm.bucket_layers", {"4"}},
+      {"comm.overlap_tp", {"bulk"}},
       {"comm.gpu_aware", {"off"}},
       {"comm.allreduce", {"tree"}},
       {"comm.backend", {"mpi"}},
