@@ -18,15 +18,18 @@ void check_latent_attention(Check const& c) {
                 "model.mla.qk_rope_head_dim", "model.mla.v_head_dim"}))
     return;
   if (!a.on()) {
+    auto const needs_rank = [&](std::string_view key, auto value, auto unset) {
+      if (value == unset) return;
+      c.error({key, "model.mla.kv_lora_rank"}, "a model.mla.kv_lora_rank: the other keys of model.mla belong to it",
+              fmt::format("{} {}, kv_lora_rank 0", key.substr(10), value),
+              fmt::format("set model.mla.kv_lora_rank, or remove {}", key));
+    };
     for (auto const& [key, size] : {std::pair{"model.mla.q_lora_rank", a.q_lora_rank},
                                     {"model.mla.qk_nope_head_dim", a.qk_nope_head_dim},
                                     {"model.mla.qk_rope_head_dim", a.qk_rope_head_dim},
-                                    {"model.mla.v_head_dim", a.v_head_dim}}) {
-      if (size == 0) continue;
-      c.error({key, "model.mla.kv_lora_rank"}, "a model.mla.kv_lora_rank: the other keys of model.mla belong to it",
-              fmt::format("{} {}, kv_lora_rank 0", std::string_view(key).substr(10), size),
-              fmt::format("set model.mla.kv_lora_rank, or remove {}", key));
-    }
+                                    {"model.mla.v_head_dim", a.v_head_dim}})
+      needs_rank(key, size, std::int64_t{0});
+    if (c.known({"model.mla.norm_eps"})) needs_rank("model.mla.norm_eps", a.norm_eps, Mla{}.norm_eps);
     return;
   }
   for (auto const& [key, size] : {std::pair{"model.mla.qk_nope_head_dim", a.qk_nope_head_dim},

@@ -93,7 +93,7 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"model.mla.qk_nope_head_dim", latent("qk_nope_head_dim", "6")},
       {"model.mla.qk_rope_head_dim", latent("qk_rope_head_dim", "2")},
       {"model.mla.v_head_dim", latent("v_head_dim", "6")},
-      {"model.mla.norm_eps", {"1e-5"}},
+      {"model.mla.norm_eps", latent("norm_eps", "1e-5")},
       {"model.moe.experts", {"4"}},
       {"model.moe.top_k", {"3", "model.moe.experts=4"}},
       {"model.moe.every", {"2", "model.moe.experts=4"}},

@@ -262,5 +262,16 @@ TEST(Errors, ATextOfAnotherKindIsNotAnsweredWithoutEnd) {
 
 TEST(Errors, NoErrorsNoText) { EXPECT_EQ(format({}), ""); }
 
+TEST(LatentAttention, ItsKeysNeedARank) {
+  for (std::string const key : {"q_lora_rank = 3", "v_head_dim = 3", "norm_eps = 0.01"}) {
+    auto const name = key.substr(0, key.find(' '));
+    auto const error = only_error(parse("[model.mla]\n" + key + "\n"));
+    EXPECT_EQ(error.key, "model.mla." + name);
+    expect_contains(error.expected, "a model.mla.kv_lora_rank");
+    expect_contains(error.found, name + " " + key.substr(key.rfind(' ') + 1) + ", kv_lora_rank 0");
+    expect_contains(error.fix, "remove model.mla." + name);
+  }
+}
+
 }  // namespace
 }  // namespace p3d::config::test
