@@ -113,6 +113,11 @@ std::int64_t Inspection<P>::flipped_routes() {
 }
 
 template <class P>
+std::int64_t Inspection<P>::context_bytes() const {
+  return rank_->context.sent_bytes();
+}
+
+template <class P>
 std::size_t Inspection<P>::activation_high_water() const {
   return memory_->arena().high_water();
 }

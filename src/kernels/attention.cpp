@@ -164,7 +164,7 @@ void add_rows(ExecSpace const& exec, std::int64_t rows, std::int64_t columns, He
         S const* const in = from.data + r * from.stride + c;
         S* const out = to.data + r * to.stride + c;
         P3D_SIMD
-        for (int i = 0; i < n; ++i) out[i] += in[i];
+        for (int i = 0; i < n; ++i) put(out[i], static_cast<Acc<S>>(out[i]) + static_cast<Acc<S>>(in[i]));
       });
 }
 
@@ -179,6 +179,10 @@ P3D_INSTANTIATE(float, float16)
 #undef P3D_INSTANTIATE
 template void add_rows<double>(ExecSpace const&, std::int64_t, std::int64_t, HeadRows<double const>, HeadRows<double>);
 template void add_rows<float>(ExecSpace const&, std::int64_t, std::int64_t, HeadRows<float const>, HeadRows<float>);
+template void add_rows<bfloat16>(ExecSpace const&, std::int64_t, std::int64_t, HeadRows<bfloat16 const>,
+                                 HeadRows<bfloat16>);
+template void add_rows<float16>(ExecSpace const&, std::int64_t, std::int64_t, HeadRows<float16 const>,
+                                HeadRows<float16>);
 
 #define P3D_INSTANTIATE(S, D) P3D_INSTANTIATE_ATTENTION(, S, D)
 P3D_ATTENTION_TYPES(P3D_INSTANTIATE)

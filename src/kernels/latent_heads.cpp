@@ -43,9 +43,9 @@ void join_latent_heads(ExecSpace const& exec, LatentHeadShape const& shape, View
       });
 }
 
-template <class S>
+template <class S, class T>
 void split_latent_heads(ExecSpace const& exec, LatentHeadShape const& shape, View2<S const> keys, View2<S const> values,
-                        View2<S> both, View2<S> shared) {
+                        View2<S> both, Given<View2<T>> shared) {
   using A = Acc<S>;
   auto const rows = static_cast<std::int64_t>(both.extent(0));
   for_heads(
@@ -84,15 +84,21 @@ void place_rotating_parts(ExecSpace const& exec, LatentHeadShape const& shape, s
       });
 }
 
-#define P3D_INSTANTIATE(S)                                                                                      \
-  template void join_latent_heads<S>(ExecSpace const&, LatentHeadShape const&, View2<S const>, View2<S const>,  \
-                                     View2<S>, View2<S>);                                                       \
-  template void split_latent_heads<S>(ExecSpace const&, LatentHeadShape const&, View2<S const>, View2<S const>, \
-                                      View2<S>, View2<S>);                                                      \
-  template void place_rotating_parts<S>(ExecSpace const&, LatentHeadShape const&, std::int64_t, View2<S const>, \
+#define P3D_INSTANTIATE(S)                                                                                         \
+  template void join_latent_heads<S>(ExecSpace const&, LatentHeadShape const&, View2<S const>, View2<S const>,     \
+                                     View2<S>, View2<S>);                                                          \
+  template void split_latent_heads<S, S>(ExecSpace const&, LatentHeadShape const&, View2<S const>, View2<S const>, \
+                                         View2<S>, View2<S>);                                                      \
+  template void place_rotating_parts<S>(ExecSpace const&, LatentHeadShape const&, std::int64_t, View2<S const>,    \
                                         View2<S>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
+P3D_INSTANTIATE(bfloat16)
+P3D_INSTANTIATE(float16)
+#undef P3D_INSTANTIATE
+#define P3D_INSTANTIATE(S)                                                                                             \
+  template void split_latent_heads<S, float>(ExecSpace const&, LatentHeadShape const&, View2<S const>, View2<S const>, \
+                                             View2<S>, View2<float>);
 P3D_INSTANTIATE(bfloat16)
 P3D_INSTANTIATE(float16)
 #undef P3D_INSTANTIATE

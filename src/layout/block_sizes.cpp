@@ -14,7 +14,8 @@ ContextHeads context_heads(config::Config const& c, int tp_rank) {
           .value_dim = c.model.value_dim(),
           .first_head = heads * tp_rank,
           .scale = c.model.attention_scale(),
-          .softcap = c.model.attention_softcap};
+          .softcap = c.model.attention_softcap,
+          .latent = c.model.mla.key_value_latent()};
 }
 
 namespace {

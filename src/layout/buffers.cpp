@@ -67,11 +67,15 @@ BufferShape ring(BlockSizes const& s, std::int64_t elements) {
   return s.attention.ring > 1 ? fixed(elements, 1) : BufferShape{};
 }
 BufferShape key_blocks(BlockSizes const& s) {
-  return ring(s, (s.attention.gather ? s.attention.ring : 2) * s.attention.block_elements());
+  return ring(s, (s.attention.gather ? s.attention.ring : 2) * s.attention.travelling_elements());
 }
 BufferShape key_gradients(BlockSizes const& s) {
-  return ring(s, (s.attention.gather ? 2 * (s.attention.ring - 1) : 3) * s.attention.block_elements());
+  return ring(s, (s.attention.gather ? 2 * (s.attention.ring - 1) : 3) * s.attention.travelling_elements());
 }
+/// The latents of a place, where they travel.
+BufferShape latents(BlockSizes const& s) { return fixed(s.attention.latent_elements(), 1); }
+/// Keys and values of another place that are made of its latents.
+BufferShape expanded(BlockSizes const& s) { return ring(s, s.attention.latent > 0 ? s.attention.block_elements() : 0); }
 BufferShape all_to_all(BlockSizes const& s, std::int64_t elements) {
   return s.attention.all_to_all > 1 ? fixed(elements, 1) : BufferShape{};
 }

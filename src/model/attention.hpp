@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 
 namespace p3d::model {
 
@@ -91,19 +92,33 @@ public:
 protected:
   void apply(LayerCall<P> const& c) const final {
     if (c.cache) return attend_cached(c);
-    auto const call = context_call(c);
+    auto const latents = travelling_latents(c);
+    auto const call = context_call(c, latents.get());
     c.t.attention->exchange(call, kept_qkv(c));
     c.t.attention->forward(call, kept_qkv(c), c.a.heads, c.a.lse);
   }
   void prepare_backward(LayerCall<P> const& c) const final {
-    if (c.discarded.attention) c.t.attention->forward(context_call(c), kept_qkv(c), c.a.heads, c.a.lse);
+    gather_latents(c);
+    auto const latents = travelling_latents(c);
+    auto const call = context_call(c, latents.get());
+    c.t.attention->bring_latents(call);
+    if (c.discarded.attention) c.t.attention->forward(call, kept_qkv(c), c.a.heads, c.a.lse);
   }
-  /// The backward of attention alone: fills c.t.dqkv, and adds the gradient of sinks.
+  /// The backward of attention alone: fills c.t.dqkv, and adds the gradient of sinks. Where latents travel, gradients
+  /// of keys and values become those of latents here, and of the weights between the two.
   void attend_backward(LayerCall<P> const& c) const {
-    auto const call = context_call(c);
+    auto const latents = travelling_latents(c);
+    auto const call = context_call(c, latents.get());
     c.t.attention->backward(call, kept_qkv(c), c.a.heads, c.a.lse, c.t.dheads, c.t.dqkv);
     c.t.attention->template sinks_backward<typename P::Gradient>(call, c.a.lse, c.w.sinks.grad);
   }
+  using Latents = parallel::TravellingLatents<S>;
+  /// True where latents travel between ranks of cp in place of keys and values. Texts are whole on every rank.
+  bool latents_travel(LayerCall<P> const& c) const { return division_.latents && !c.cache; }
+  /// How keys and values are made of latents, where these travel.
+  virtual std::unique_ptr<Latents> travelling_latents(LayerCall<P> const& /*c*/) const { return nullptr; }
+  /// Gathers the latents of all rows for backward, where they travel.
+  virtual void gather_latents(LayerCall<P> const& /*c*/) const {}
   /// Attention of new tokens of texts: stores what is kept of them, then c.a.qkv -> c.a.heads.
   virtual void attend_cached(LayerCall<P> const& c) const {
     auto const& cache = *c.cache;
@@ -137,7 +152,8 @@ protected:
   Rotary<S> rotary_;
 
 private:
-  typename parallel::ContextAttention<S>::Call context_call(LayerCall<P> const& c) const {
+  typename parallel::ContextAttention<S>::Call context_call(LayerCall<P> const& c,
+                                                            Latents const* latents = nullptr) const {
     typename parallel::ContextAttention<S>::Call call;
     call.division.seq_len = c.rows.seq_len;
     if (c.rows.tokens.size() > 0) call.division = division_.of_length(c.rows.sample_tokens);
@@ -146,6 +162,7 @@ private:
     call.window = window_;
     call.documents = c.rows.documents;
     call.sinks = c.w.sinks.value;
+    call.latents = latents;
     if (trains(c.kind)) call.dropout = probability_dropout_;
     return call;
   }

@@ -10,6 +10,10 @@
 // Over tp heads are divided. Latents are whole on every rank, and so are their gradients once they are summed over tp:
 // that sum and its all-gather under sequence parallelism are of latents, which are shorter than x. Where queries come
 // from x, their linear gathers and sums x besides.
+//
+// Over cp latents travel where they are fewer bytes than the keys and values of a rank's heads (parallel/context.hpp).
+// Then attention makes keys and values, of this rank's tokens too, and all of kv_up's weight gradient comes with the
+// input part of a split backward: keys and values of other ranks' tokens are not kept until the weight part.
 
 #include "attention.hpp"
 
@@ -54,33 +58,38 @@ private:
     auto const input = this->ends(c).input;
     parallel::WholeRows<S> all_input;
     if (!queries_have_latent()) all_input = parallel::start_gather_rows<S>(*tp_, input, c.t.gathered);
-    parallel::column_linear_forward<S>(*tp_, input, c.w.latent_down.value, {}, c.a.latent);
+    parallel::local_linear_forward<S>(*tp_, input, c.w.latent_down.value, c.a.latent);
     kernels::qk_norm_forward<S>(tp_->exec, norm_, norm_weights(c), {}, c.a.latent, c.a.raw_latent, c.a.latent_scale);
     auto arriving = parallel::start_gather_rows<S>(*tp_, c.a.latent, c.t.gathered_latent);
     if (!queries_have_latent())
-      parallel::column_linear_forward<S>(*tp_, all_input.wait(), c.w.q_up.value, {}, queries(c.a.qkv));
+      parallel::local_linear_forward<S>(*tp_, all_input.wait(), c.w.q_up.value, queries(c.a.qkv));
     auto const latent = arriving.wait();
     if (queries_have_latent())
-      parallel::column_linear_forward<S>(*tp_, of_queries<S const>(latent), c.w.q_up.value, {}, queries(c.a.qkv));
-    if (absorbs(c)) return rotate(c, kernels::Rotation::forward, 0, c.a.qkv);
-    parallel::column_linear_forward<S>(*tp_, of_keys_values<S const>(latent), c.w.kv_up.value, {}, c.t.kv_both);
+      parallel::local_linear_forward<S>(*tp_, of_queries<S const>(latent), c.w.q_up.value, queries(c.a.qkv));
+    if (absorbs(c) || this->latents_travel(c)) return rotate(c, kernels::Rotation::forward, 0, c.a.qkv);
+    parallel::local_linear_forward<S>(*tp_, of_keys_values<S const>(latent), c.w.kv_up.value, c.t.kv_both);
     kernels::join_latent_heads<S>(tp_->exec, heads_, c.t.kv_both, shared_keys<S const>(latent), keys(c.a.qkv),
                                   values(c.a.qkv));
     rotate(c, kernels::Rotation::forward, sizes_.heads, c.a.qkv);
   }
   void apply_backward(LayerCall<P> const& c, Sums& /*sums*/) const override {
     this->attend_backward(c);
-    rotate(c, kernels::Rotation::backward, sizes_.heads, c.t.dqkv);
+    if (this->latents_travel(c)) rotate_shared(c, kernels::Rotation::backward, shared_keys<S>(c.t.dlatent));
+    rotate(c, kernels::Rotation::backward, this->latents_travel(c) ? 0 : sizes_.heads, c.t.dqkv);
   }
   void project_backward(LayerCall<P> const& c, bool weights, parallel::WholeRows<S> normed, Sums& sums) const override {
     auto const ends = this->ends(c);
     auto const dq = queries(c.t.dqkv);
-    split_heads(c, c.t.dqkv);
     if (queries_have_latent())
-      parallel::row_linear_backward_input<S>(*tp_, dq, c.w.q_up.value, of_queries<S>(c.t.dlatent));
-    parallel::row_linear_backward_input<S>(*tp_, c.t.kv_both, c.w.kv_up.value, of_keys_values<S>(c.t.dlatent));
+      parallel::local_linear_backward_input<S>(*tp_, dq, c.w.q_up.value, of_queries<S>(c.t.dlatent));
     parallel::WholeRows<S> latent;
-    if (weights) latent = parallel::start_gather_rows<S>(*tp_, c.a.latent, c.t.gathered_latent);
+    if (this->latents_travel(c)) {
+      latent.view = gathered_latents(c);
+    } else {
+      split_heads(c, c.t.dqkv);
+      parallel::local_linear_backward_input<S>(*tp_, c.t.kv_both, c.w.kv_up.value, of_keys_values<S>(c.t.dlatent));
+      if (weights) latent = parallel::start_gather_rows<S>(*tp_, c.a.latent, c.t.gathered_latent);
+    }
     auto sum = parallel::start_sum_rows<S>(*tp_, c.t.dlatent);
     if (weights) up_backward_weight(c, dq, latent.wait());
     sum.wait();
@@ -95,27 +104,102 @@ private:
       from_queries.wait();
       store = kernels::Store::add;
     }
-    parallel::row_linear_backward_input<S>(*tp_, own, c.w.latent_down.value, own_rows(*tp_, c.t.dnorm), store);
+    parallel::local_linear_backward_input<S>(*tp_, own, c.w.latent_down.value, own_rows(*tp_, c.t.dnorm), store);
     if (weights)
       parallel::linear_backward_weight<S, G>(tp_->exec, own, ends.input, c.w.latent_down.grad);
     else
       Kokkos::deep_copy(tp_->exec, c.a.raw_latent, own);  // the weight part reads it
   }
   void project_backward_weight(LayerCall<P> const& c, RowsAhead<S>& inputs) const override {
-    auto latent = parallel::start_gather_rows<S>(*tp_, c.a.latent, c.t.gathered_latent);
     auto const dq = queries(c.a.qkv);
-    split_heads(c, c.a.qkv);
-    up_backward_weight(c, dq, latent.wait());
+    if (queries_have_latent() || !this->latents_travel(c)) {
+      auto latent = parallel::start_gather_rows<S>(*tp_, c.a.latent, c.t.gathered_latent);
+      if (!this->latents_travel(c)) split_heads(c, c.a.qkv);
+      up_backward_weight(c, dq, latent.wait());
+    }
     if (!queries_have_latent()) parallel::linear_backward_weight<S, G>(tp_->exec, dq, inputs.wait(), c.w.q_up.grad);
     parallel::linear_backward_weight<S, G>(tp_->exec, c.a.raw_latent, inputs.own(), c.w.latent_down.grad);
   }
 
-  /// The gradients of the matrices that read latents, of which `latent` has all rows. c.t.kv_both holds its gradient.
+  /// The gradients of the matrices that read latents, of which `latent` has all rows. c.t.kv_both holds its gradient;
+  /// where latents travel, attention has added that of kv_up.
   void up_backward_weight(LayerCall<P> const& c, View2<S const> dq, View2<S const> latent) const {
     if (queries_have_latent())
       parallel::linear_backward_weight<S, G>(tp_->exec, dq, of_queries<S const>(latent), c.w.q_up.grad);
-    parallel::linear_backward_weight<S, G>(tp_->exec, c.t.kv_both, of_keys_values<S const>(latent), c.w.kv_up.grad);
+    if (!this->latents_travel(c))
+      parallel::linear_backward_weight<S, G>(tp_->exec, c.t.kv_both, of_keys_values<S const>(latent), c.w.kv_up.grad);
   }
+  /// Keys and values of some heads, made of latents of the tokens of any rank of cp. A row of these has the latent c
+  /// and behind it the part of keys that heads share, rotated: so its gradients add up before they are rotated back.
+  class Travelling final : public parallel::TravellingLatents<S> {
+  public:
+    using typename parallel::TravellingLatents<S>::Heads;
+    Travelling(LatentAttention const& attention, LayerCall<P> const& c) : of_(attention), c_(c) {}
+    void own(View2<S> rows) const override {
+      auto const latent = device::columns(of_.gathered_latents(c_), of_.sizes_.mla.q_rank, of_.sizes_.mla.latent());
+      kernels::copy_rows<S, S>(of_.tp_->exec, static_cast<std::int64_t>(rows.extent(0)), of_.width(),
+                               kernels::heads_of(latent), kernels::heads_of(rows));
+      of_.rotate_shared(c_, kernels::Rotation::forward, shared(rows));
+    }
+    void expand(Heads heads, View2<S const> latents, View2<S> keys, View2<S> values) const override {
+      auto const kv = both(heads, latents.extent(0));
+      parallel::local_linear_forward<S>(*of_.tp_, compressed(latents), up<S const>(heads, c_.w.kv_up.value), kv);
+      kernels::join_latent_heads<S>(of_.tp_->exec, shape(heads), kv, shared(latents), keys, values);
+    }
+    void expand_backward(Heads heads, View2<S const> latents, View2<S const> dkeys, View2<S const> dvalues,
+                         View2<kernels::Acc<S>> dlatents) const override {
+      using A = kernels::Acc<S>;
+      auto const kv = both(heads, latents.extent(0));
+      kernels::split_latent_heads<S, A>(of_.tp_->exec, shape(heads), dkeys, dvalues, kv, shared(dlatents));
+      parallel::local_linear_backward_input<S, A>(*of_.tp_, kv, up<S const>(heads, c_.w.kv_up.value),
+                                                  compressed(dlatents));
+      parallel::linear_backward_weight<S, G>(of_.tp_->exec, kv, compressed(latents), up<G>(heads, c_.w.kv_up.grad));
+    }
+    View2<S> gradient() const override {
+      return device::columns(c_.t.dlatent, of_.sizes_.mla.q_rank, of_.sizes_.mla.latent());
+    }
+
+  private:
+    template <class T>
+    View2<T> compressed(View2<T> rows) const {
+      return device::columns(rows, 0, of_.sizes_.mla.kv_rank);
+    }
+    template <class T>
+    View2<T> shared(View2<T> rows) const {
+      return device::columns(rows, of_.sizes_.mla.kv_rank, of_.width());
+    }
+    kernels::LatentHeadShape shape(Heads heads) const {
+      auto out = of_.heads_;
+      out.heads = heads.number;
+      return out;
+    }
+    /// Rows of kv_up that belong to the heads.
+    template <class T>
+    View2<T> up(Heads heads, View2<T> all) const {
+      auto const each = of_.heads_.both();
+      return device::rows(all, heads.first * each, (heads.first + heads.number) * each);
+    }
+    /// The memory of c.t.kv_both for the rows of any place: it is for the most rows of all heads.
+    View2<S> both(Heads heads, std::size_t rows) const {
+      return View2<S>(c_.t.kv_both.data(), rows, static_cast<std::size_t>(heads.number * of_.heads_.both()));
+    }
+
+    LatentAttention const& of_;
+    LayerCall<P> const& c_;
+  };
+  std::unique_ptr<parallel::TravellingLatents<S>> travelling_latents(LayerCall<P> const& c) const override {
+    if (!this->latents_travel(c)) return nullptr;
+    return std::make_unique<Travelling>(*this, c);
+  }
+  void gather_latents(LayerCall<P> const& c) const override {
+    if (this->latents_travel(c)) parallel::start_gather_rows<S>(*tp_, c.a.latent, c.t.gathered_latent).wait();
+  }
+  /// The latents of all rows, once they are gathered.
+  View2<S const> gathered_latents(LayerCall<P> const& c) const {
+    return tp_->sequence ? c.t.gathered_latent : c.a.latent;
+  }
+  /// Columns of what travels of a token.
+  std::int64_t width() const { return sizes_.mla.kv_rank + sizes_.mla.rope_dim; }
   /// Gradients of keys and values, in `dqkv`, to those of c.t.kv_both and of the part of keys that heads share.
   void split_heads(LayerCall<P> const& c, View2<S> dqkv) const {
     kernels::split_latent_heads<S>(tp_->exec, heads_, keys(dqkv), values(dqkv), c.t.kv_both,
@@ -126,6 +210,11 @@ private:
     this->rotary_.rotate(tp_->exec, c.rows, {sizes_.heads, keys, sizes_.head_dim, heads_.nope}, direction, qkv);
   }
 
+  /// Rotates the part of keys that heads share.
+  void rotate_shared(LayerCall<P> const& c, kernels::Rotation direction, View2<S> shared) const {
+    this->rotary_.rotate(tp_->exec, c.rows, {0, 1, sizes_.mla.rope_dim, 0}, direction, shared);
+  }
+
   /// True where queries meet the latents of a cache.
   static bool absorbs(LayerCall<P> const& c) { return c.cache && !c.cache->texts.begin; }
   /// A cache keeps of a token its latent of keys and values, and behind it the part of keys that heads share, rotated.
@@ -134,17 +223,16 @@ private:
   void attend_cached(LayerCall<P> const& c) const override {
     auto const& cache = *c.cache;
     auto const& mla = sizes_.mla;
-    this->rotary_.rotate(tp_->exec, c.rows, {0, 1, mla.rope_dim, 0}, kernels::Rotation::forward,
-                         shared_keys<S>(c.a.latent));
+    rotate_shared(c, kernels::Rotation::forward, shared_keys<S>(c.a.latent));
     auto const kept = device::columns(c.a.latent, mla.q_rank, mla.latent());
     kernels::store_in_cache<S>(tp_->exec, c.rows, cache.texts, 1, kept, cache.keys);
     if (!absorbs(c)) return this->attend_new(c);
-    auto const rank = mla.kv_rank, width = rank + mla.rope_dim;
+    auto const rank = mla.kv_rank, width = this->width();
     auto const q = queries(c.a.qkv);
     for (std::int64_t h = 0; h < sizes_.heads; ++h) {
       auto const nope = device::columns(q, h * heads_.key(), h * heads_.key() + heads_.nope);
-      parallel::row_linear_backward_input<S>(*tp_, nope, up_rows(c, h, 0, heads_.nope),
-                                             device::columns(cache.queries, h * width, h * width + rank));
+      parallel::local_linear_backward_input<S>(*tp_, nope, up_rows(c, h, 0, heads_.nope),
+                                               device::columns(cache.queries, h * width, h * width + rank));
     }
     kernels::place_rotating_parts<S>(tp_->exec, heads_, rank, q, cache.queries);
     auto shape = this->cached_shape(c);
@@ -156,9 +244,9 @@ private:
     kernels::cached_attention_forward<S>(tp_->exec, c.rows, shape, texts, cache.queries, cache.keys, cache.keys,
                                          c.w.sinks.value, cache.outputs);
     for (std::int64_t h = 0; h < sizes_.heads; ++h)
-      parallel::column_linear_forward<S>(*tp_, device::columns(cache.outputs, h * rank, (h + 1) * rank),
-                                         up_rows(c, h, heads_.nope, heads_.both()), {},
-                                         device::columns(c.a.heads, h * heads_.value, (h + 1) * heads_.value));
+      parallel::local_linear_forward<S>(*tp_, device::columns(cache.outputs, h * rank, (h + 1) * rank),
+                                        up_rows(c, h, heads_.nope, heads_.both()),
+                                        device::columns(c.a.heads, h * heads_.value, (h + 1) * heads_.value));
   }
   /// Rows [begin, end) of those of kv_up that belong to a head.
   View2<S const> up_rows(LayerCall<P> const& c, std::int64_t head, std::int64_t begin, std::int64_t end) const {

@@ -62,6 +62,20 @@ struct HeadExchange {
   void to_local(std::vector<HeadColumns> const& columns, HeadRows<T const> there, HeadRows<T> local) const {
     exchange([&](int m) { return of_heads(columns, there, m); }, [&](int m) { return of_tokens(columns, local, m); });
   }
+  /// Brings the rows of each member, [samples, its tokens] of `width` numbers, to all members: `there` [samples, the
+  /// place's tokens].
+  void rows_to_place(std::int64_t width, HeadRows<T const> local, HeadRows<T> there) const {
+    exchange([&](int) { return own_rows(width, local); }, [&](int m) { return of_heads({{0, width}}, there, m); });
+  }
+  /// The way back, of gradients: `local` becomes the sum over the members, in their order, of what they have for the
+  /// rank's rows in `there`.
+  void sum_to_local(std::int64_t width, HeadRows<T const> there, HeadRows<T> local) const {
+    exchange(
+        [&](int m) {
+          return of_heads({{0, width}}, there, m);
+        },
+        [&](int) { return own_rows(width, local); }, true);
+  }
   /// Brings `local` [samples, heads, the rank's tokens] to `there` [samples, the rank's heads, the place's tokens].
   void statistics_to_place(std::int64_t heads, T const* local, T* there) const {
     auto const some = heads / members.size(), tokens = share(members.rank()).size(), all = tokens_of_place();
@@ -87,6 +101,11 @@ private:
     Boxes<U> out;
     for (std::int64_t s = 0; s < samples; ++s) out.push_back({{first + s * step, stride}, rows, columns});
     return out;
+  }
+  /// Numbers of the rank's own tokens.
+  template <class U>
+  Boxes<U> own_rows(std::int64_t width, HeadRows<U> local) const {
+    return {{local, samples * share(members.rank()).size(), width}};
   }
   /// Member m's heads of the rank's own tokens.
   template <class U>
@@ -116,9 +135,10 @@ private:
   }
 
   /// Sends the boxes from(m) to each member m and puts what m sends into the boxes to(m), after the last read of any
-  /// from(m). The rank's own boxes go the same way without a message.
+  /// from(m). The rank's own boxes go the same way without a message. With `adds` the boxes to(m) are the same for all
+  /// members, and become the sum.
   template <class From, class To>
-  void exchange(From const& from, To const& to) const {
+  void exchange(From const& from, To const& to, bool adds = false) const {
     int const n = members.size(), me = members.rank();
     std::vector<comm::Request> requests;
     std::vector<device::View1<T>> arrived;
@@ -149,7 +169,10 @@ private:
     for (int m = 0; m < n; ++m) {
       T const* at = arrived[static_cast<std::size_t>(m)].data();
       for (auto const& box : to(m)) {
-        kernels::copy_rows<T, T>(exec, box.rows, box.columns, {at, box.columns}, box.at);
+        if (adds && m > 0)
+          kernels::add_rows<T>(exec, box.rows, box.columns, {at, box.columns}, box.at);
+        else
+          kernels::copy_rows<T, T>(exec, box.rows, box.columns, {at, box.columns}, box.at);
         at += box.rows * box.columns;
       }
     }

@@ -76,7 +76,18 @@ void row_linear_forward(TensorParallel& tp, View2<S const> x, View2<S const> w, 
 template <class S>
 void row_linear_backward_input(TensorParallel& tp, View2<S const> dy, View2<S const> w, View2<S> dx,
                                kernels::Store store) {
-  gemm<S, S>(tp.exec, Op::none, Op::none, dy, w, store == kernels::Store::add ? 1 : 0, dx);
+  local_linear_backward_input<S>(tp, dy, w, dx, store);
+}
+
+template <class S>
+void local_linear_forward(TensorParallel& tp, View2<S const> x, View2<S const> w, View2<S> y) {
+  gemm<S, S>(tp.exec, Op::none, Op::transpose, x, w, 0, y);
+}
+
+template <class S, class T>
+void local_linear_backward_input(TensorParallel& tp, View2<S const> dy, View2<S const> w, kernels::Given<View2<T>> dx,
+                                 kernels::Store store) {
+  gemm<S, T>(tp.exec, Op::none, Op::none, dy, w, store == kernels::Store::add ? 1 : 0, dx);
 }
 
 template <class S, class G>
@@ -88,9 +99,21 @@ void linear_backward_weight(ExecSpace const& exec, View2<S const> dy, View2<S co
   template void column_linear_forward<S>(TensorParallel&, View2<S const>, View2<S const>, View1<S const>, View2<S>); \
   template comm::Request column_linear_backward_input<S>(TensorParallel&, View2<S const>, View2<S const>, View2<S>); \
   template void row_linear_forward<S>(TensorParallel&, View2<S const>, View2<S const>, View2<S>);                    \
-  template void row_linear_backward_input<S>(TensorParallel&, View2<S const>, View2<S const>, View2<S>, kernels::Store);
+  template void row_linear_backward_input<S>(TensorParallel&, View2<S const>, View2<S const>, View2<S>,              \
+                                             kernels::Store);                                                        \
+  template void local_linear_forward<S>(TensorParallel&, View2<S const>, View2<S const>, View2<S>);                  \
+  template void local_linear_backward_input<S, S>(TensorParallel&, View2<S const>, View2<S const>, View2<S>,         \
+                                                  kernels::Store);
 P3D_STORAGE_TYPES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE
+#if P3D_16BIT
+template void local_linear_backward_input<device::bfloat16, float>(TensorParallel&, View2<device::bfloat16 const>,
+                                                                   View2<device::bfloat16 const>, View2<float>,
+                                                                   kernels::Store);
+template void local_linear_backward_input<device::float16, float>(TensorParallel&, View2<device::float16 const>,
+                                                                  View2<device::float16 const>, View2<float>,
+                                                                  kernels::Store);
+#endif
 #define P3D_INSTANTIATE(P) P3D_INSTANTIATE_FOR(P::Storage, P::Gradient)
 #define P3D_INSTANTIATE_FOR(S, G)                                                              \
   template void linear_backward_weight<S, G>(ExecSpace const&, View2<S const>, View2<S const>, \

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/layer_linears.hpp"
 
+#include <p3d/layout/context.hpp>
+
 #include <algorithm>
 #include <cmath>
 
@@ -24,6 +26,16 @@ std::vector<Linear> attention_linears(config::Config const& c, double tokens) {
 }
 
 }  // namespace
+
+Linear expansions_of(config::Config const& c, double tokens) {
+  auto const& m = c.model;
+  auto const division = layout::context_division(c);
+  double const members = division.all_to_all;
+  return {.n = real(m.heads * m.mla.kv_head_dim()) / c.parallel.tp / members,
+          .k = real(m.mla.kv_lora_rank),
+          .rows = tokens * members,
+          .count = division.latents ? division.ring() - 1.0 : 0};
+}
 
 std::vector<Linear> linears_of(config::Config const& c, std::int64_t layer, double tokens) {
   auto const& m = c.model;

@@ -19,4 +19,8 @@ struct Linear {
 /// All linears of a layer, for a microbatch of so many tokens on a rank.
 std::vector<Linear> linears_of(config::Config const& config, std::int64_t layer, double tokens);
 
+/// The products that make keys and values of the latents of other ranks of cp, where latents travel: one for each of
+/// the other places of the ring. Each pass has them beside linears_of(), and backward makes them forward once more.
+Linear expansions_of(config::Config const& config, double tokens);
+
 }  // namespace p3d::plan

@@ -41,12 +41,17 @@ double attention_copies(config::Config const& config) {
   // Sinks read and write the output of attention once more.
   auto const sinks = m.attention_sinks ? 2 * m.heads * m.value_dim() : 0;
   if (m.mla.on()) {
-    // Norms of latents, and heads: keys and values are written by a linear and copied to where attention reads them.
+    // Keys and values are written by a linear and copied to where attention reads them.
     auto const copied = m.heads * (m.mla.kv_head_dim() + m.head_dim() + m.value_dim());
-    return static_cast<double>(3 * (m.mla.q_lora_rank + m.mla.kv_lora_rank) + copied + sinks);
+    return static_cast<double>(copied + sinks);
   }
   auto const norms = m.qk_norm == config::QkNorm::none ? 0 : 3 * (m.heads + m.kv_heads) * m.head_dim();
   return static_cast<double>(norms + sinks);
+}
+
+double latent_norms(config::Config const& config) {
+  auto const& mla = config.model.mla;
+  return mla.on() ? static_cast<double>(3 * (mla.q_lora_rank + mla.kv_lora_rank)) : 0;
 }
 
 double keys_per_query(config::Config const& config, std::int64_t layer, Keys keys) {

@@ -34,6 +34,11 @@ static void add_context_waits(config::Config const& config, layout::StageMap con
     cost.input += wait.backward;
     auto const& remade = recompute.layer(static_cast<int>(l - range.begin));
     cost.recompute += remade.full ? wait.forward : remade.attention ? wait.again : 0.0;
+    // Where latents travel, the weight gradient between them and keys comes with the input part.
+    if (!division.latents) continue;
+    auto const own = layout::context_work(config, l, rates).expansion;
+    cost.input += own;
+    cost.weight -= own;
   }
 }
 

@@ -79,6 +79,7 @@ private:
   /// The seconds that launches add to so much work.
   double added(double work, double launches) const;
 
+  double gemm(Linear const& linear, bool weight, bool input) const;
   double gemms(std::int64_t layer, bool weight, bool input, bool last = false) const;
   LayerPasses layer_passes(std::int64_t layer) const;
   LayerTime layer_time(LayerPasses const& passes) const;
@@ -166,17 +167,21 @@ double StepModel::added(double work, double launches) const {
   return work * (std::pow(1 + std::pow(floor / work, k_.overlap), 1 / k_.overlap) - 1);
 }
 
+/// Seconds of one of a layer's linears in one pass.
+double StepModel::gemm(Linear const& l, bool weight, bool input) const {
+  bool const fp8 = fp8_ && l.fp8;
+  GemmType const type{fp8 ? cluster_.device.fp8 : peak_, weight, fp8};
+  return weight  ? gemm_seconds(cluster_, type, l.n, l.k, l.rows, l.count)
+         : input ? gemm_seconds(cluster_, type, l.rows, l.k, l.n, l.count)
+                 : gemm_seconds(cluster_, type, l.rows, l.n, l.k, l.count);
+}
+
 /// Seconds of a layer's linears in one pass: forward; or, for backward, the gradients of inputs or of weights. `last`:
 /// of those that end the layer.
 double StepModel::gemms(std::int64_t layer, bool weight, bool input, bool last) const {
   double sum = 0;
   for (auto const& l : linears_of(c_, layer, tokens_)) {
-    if (last && !l.ends_layer) continue;
-    bool const fp8 = fp8_ && l.fp8;
-    GemmType const type{fp8 ? cluster_.device.fp8 : peak_, weight, fp8};
-    sum += weight  ? gemm_seconds(cluster_, type, l.n, l.k, l.rows, l.count)
-           : input ? gemm_seconds(cluster_, type, l.rows, l.k, l.n, l.count)
-                   : gemm_seconds(cluster_, type, l.rows, l.n, l.k, l.count);
+    if (!last || l.ends_layer) sum += gemm(l, weight, input);
   }
   return sum;
 }
@@ -197,8 +202,10 @@ double StepModel::memory_traffic(std::int64_t layer) const {
   auto const& m = c_.model;
   auto const& p = c_.parallel;
   double const stream = stream_numbers(c_) / (p.sequence ? tp() : 1);
+  // Under parallel.sequence a rank norms the latents of its own rows, else of all.
   double const attention =
-      (4 * static_cast<double>(m.heads * (m.head_dim() + m.value_dim())) + attention_copies(c_)) / tp();
+      (4 * static_cast<double>(m.heads * (m.head_dim() + m.value_dim())) + attention_copies(c_)) / tp() +
+      latent_norms(c_) / (p.sequence ? tp() : 1);
   auto const top_k = static_cast<double>(m.moe.top_k);
   double mlp = static_cast<double>(m.ffn) / tp(), permute = 0, biases = 0;
   if (m.has_experts(layer)) {
@@ -232,7 +239,10 @@ double StepModel::context_exchange(double attention) const {
   bool const ring =
       c_.context.exchange == config::ContextExchange::ring || c_.context.exchange == config::ContextExchange::automatic;
   if (!ring) return all_to_all_seconds(cluster_, group, context_traffic(c_).forward);
-  double const keys = bytes_ * tokens_ * static_cast<double>(m.kv_heads * (m.head_dim() + m.value_dim())) / tp();
+  bool const latents = layout::context_division(c_).latents;
+  double const keys = bytes_ * tokens_ *
+                      (latents ? static_cast<double>(m.mla.key_value_latent())
+                               : static_cast<double>(m.kv_heads * (m.head_dim() + m.value_dim())) / tp());
   double const step = ring_step_seconds(cluster_, group, keys);
   return std::max(0.0, (p.cp - 1) * step - attention * (p.cp - 1) / p.cp);
 }
@@ -261,6 +271,12 @@ LayerPasses StepModel::layer_passes(std::int64_t layer) const {
   f.gemm_input = gemms(layer, false, false);
   b.gemm_input = gemms(layer, false, true);
   b.gemm_weight = gemms(layer, true, false);
+  if (auto const expansions = expansions_of(c_, tokens_); expansions.count > 0) {
+    double const forward = gemm(expansions, false, false);
+    f.gemm_input += forward;
+    b.gemm_input += forward + gemm(expansions, false, true);
+    b.gemm_weight += gemm(expansions, true, false);
+  }
   out.last = gemms(layer, false, false, true);
   out.last_sum = all_reduce_seconds(cluster_, tensor_group(), bytes_ * tokens_ * width_) / (p.sequence ? 2 : 1);
   double const products = attention_products(layer);

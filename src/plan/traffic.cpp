@@ -26,8 +26,15 @@ struct Counts {
 /// sum. Latent attention exchanges latents, and its input only where queries come from it.
 struct Inputs {
   double whole = 2, latent = 0;
-  explicit Inputs(config::Model const& m)
-      : whole(m.mla.on() && m.mla.q_lora_rank > 0 ? 1 : 2), latent(m.mla.on() ? 1 : 0) {}
+  /// Gathers of latents in the input part of a split backward, and in its weight part.
+  double input_latent = 0, weight_latent = 0;
+  explicit Inputs(config::Config const& c)
+      : whole(c.model.mla.on() && c.model.mla.q_lora_rank > 0 ? 1 : 2), latent(c.model.mla.on() ? 1 : 0) {
+    // Where latents travel over cp, attention's backward reads them, and adds the weight gradient of kv_up.
+    bool const travel = layout::context_division(c).latents;
+    input_latent = travel ? latent : 0;
+    weight_latent = travel && c.model.mla.q_lora_rank == 0 ? 0 : latent;
+  }
 };
 
 /// Collectives that a backward of a stage repeats because it recomputes layers.
@@ -51,7 +58,7 @@ TensorTraffic tensor_traffic(config::Config const& config, layout::StageMap cons
                              int pipeline_rank, int context_rank) {
   using schedule::Op;
   Counts all;
-  Inputs const inputs(config.model);
+  Inputs const inputs(config);
   double losses = 0;
   for (auto const& a : program.ranks[static_cast<std::size_t>(pipeline_rank)]) {
     all.sums += a.op == Op::embed_forward || a.op == Op::head_backward ? 1 : 0;
@@ -70,6 +77,7 @@ TensorTraffic tensor_traffic(config::Config const& config, layout::StageMap cons
     if (schedule::makes_input_gradient(a.op)) {
       all.sums += inputs.whole * layers + last;
       all.latent_sums += inputs.latent * layers;
+      all.latent_gathers += (schedule::makes_weight_gradient(a.op) ? inputs.latent : inputs.input_latent) * layers;
       all.gathers += 2 * layers;
       all.norms += layers;
       auto const& r = activations[static_cast<std::size_t>(a.stage)].recompute;
@@ -84,9 +92,11 @@ TensorTraffic tensor_traffic(config::Config const& config, layout::StageMap cons
     }
     if (schedule::makes_weight_gradient(a.op)) {
       all.gathers += inputs.whole * layers + first + last;
-      all.latent_gathers += inputs.latent * layers;
     }
-    if (a.op == Op::backward_weight) all.gathers += 2 * layers;
+    if (a.op == Op::backward_weight) {
+      all.gathers += 2 * layers;
+      all.latent_gathers += inputs.weight_latent * layers;
+    }
   }
   auto const here = layout::context_division(config).share_of_place(context_rank).size();
   auto const tokens = static_cast<double>(config.batch.micro * here);
@@ -114,11 +124,9 @@ ContextTraffic context_traffic(config::Config const& config) {
   auto const elements = layout::context_traffic(division, layout::context_widths(config));
   auto const types = type_bytes(config);
   auto const storage = static_cast<double>(types.storage), sums = static_cast<double>(types.master);
-  // Backward sends what forward sent, the gradients of the keys and values among it, and a number for each query and
-  // head.
-  double const gradients = elements.backward - elements.forward;
   auto const micro = static_cast<double>(config.batch.micro);
-  return {micro * storage * elements.forward, micro * (storage * elements.forward + sums * gradients),
+  return {micro * storage * elements.forward,
+          micro * (storage * (elements.backward - elements.sums) + sums * elements.sums),
           micro * storage * elements.again};
 }
 

@@ -184,10 +184,13 @@ std::string context_text(config::Config const& c, engine::RunPlan const& plan) {
   auto const sent = plan::context_traffic(c);
   return fmt::format(
              "Context parallelism: {} tokens over cp {}, {}: {} a rank, attention's work at most {:.2f} of the mean\n"
-             "  a rank sends {} a layer and microbatch forward, {} backward; {} a step\n",
+             "  a rank sends {} a layer and microbatch forward, {} backward; {} a step{}\n",
              c.model.seq_len, c.parallel.cp, exchange_text(division),
              least == most ? base::counted(most, "token") : fmt::format("{} to {} tokens", least, most), imbalance,
-             base::human_bytes(sent.forward), base::human_bytes(sent.backward), base::human_bytes(step)) +
+             base::human_bytes(sent.forward), base::human_bytes(sent.backward), base::human_bytes(step),
+             !c.model.mla.on()  ? ""
+             : division.latents ? "; latents travel, keys and values are made of them"
+                                : "; keys and values travel, which are fewer bytes than latents") +
          context_wait_line(c, {});
 }
 

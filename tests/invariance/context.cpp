@@ -60,6 +60,17 @@ std::vector<Case> cases() {
           {"latent", with(llama, {"model.seq_len=39", "batch.micro=2", "model.kv_heads=8", "model.mla.kv_lora_rank=16",
                                   "model.mla.qk_nope_head_dim=6", "model.mla.qk_rope_head_dim=4",
                                   "model.mla.v_head_dim=8", "model.attention_sinks=true"})},
+          // Latents that are wider than keys and values, which travel themselves then; and queries with a latent.
+          {"wide-latent",
+           with(llama, {"model.seq_len=38", "batch.micro=1", "model.kv_heads=8", "model.mla.kv_lora_rank=160",
+                        "model.mla.q_lora_rank=10", "model.mla.qk_nope_head_dim=6", "model.mla.qk_rope_head_dim=4",
+                        "model.mla.v_head_dim=8"})},
+          // Latents with all that hides keys: documents, a window, a cap.
+          {"packed-latent",
+           with(llama, {"model.seq_len=43", "batch.micro=2", "model.kv_heads=8", "model.mla.kv_lora_rank=9",
+                        "model.mla.q_lora_rank=7", "model.mla.qk_nope_head_dim=4", "model.mla.qk_rope_head_dim=6",
+                        "model.mla.v_head_dim=5", "model.rope_pairs=neighbours", "data.pack=true", "data.eod_token=10",
+                        "model.window=[11, 0]", "model.attention_softcap=0.1"})},
           {"packed", with(llama, {"model.seq_len=41", "batch.micro=2", "data.pack=true", "data.eod_token=10",
                                   "model.attention_softcap=0.1"})},
           {"packed-gpt2",
@@ -140,7 +151,8 @@ int run(Options const& o) {
   std::size_t turn = 0;
   for (auto const& c : cases()) {
     if (!o.only.empty() && c.name.find(o.only) == std::string::npos) continue;
-    int const kv_heads = c.name.find("gpt2") == std::string::npos ? 4 : 8;
+    bool const all_heads = c.name.find("gpt2") != std::string::npos || c.name.find("latent") != std::string::npos;
+    int const kv_heads = all_heads ? 8 : 4;
     // Every rank has the reference: no message to compare with.
     auto const reference =
         p3d::test::train(make_config(o, c, {"one rank", {}}, 1, 3), p3d::comm::Communicator::self(), num_steps);

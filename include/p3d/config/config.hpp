@@ -181,6 +181,8 @@ struct Mla {
   bool on() const { return kv_lora_rank > 0; }
   /// Columns of the linear that makes a token's latents: queries, keys and values, the rotating part of keys.
   std::int64_t latent() const { return q_lora_rank + kv_lora_rank + qk_rope_head_dim; }
+  /// Numbers of a token that keys and values of all heads are made of.
+  std::int64_t key_value_latent() const { return kv_lora_rank + qk_rope_head_dim; }
   /// Columns of a head behind the latent of keys and values: the part of a key without positions, and the value.
   std::int64_t kv_head_dim() const { return qk_nope_head_dim + v_head_dim; }
   bool operator==(Mla const&) const = default;

@@ -47,6 +47,8 @@ public:
   /// Since replay_routes(): tokens (of a layer each) of all ranks whose own choice was of other experts. Collective.
   std::int64_t flipped_routes();
 
+  /// Bytes that this rank has sent for attention to others of cp since the start.
+  std::int64_t context_bytes() const;
   /// Bytes of activations and scratch that this rank has taken from its arena, at their highest.
   std::size_t activation_high_water() const;
   /// Bytes of that arena.

@@ -26,10 +26,11 @@ template <class S>
 void join_latent_heads(ExecSpace const& exec, LatentHeadShape const& shape, View2<S const> both, View2<S const> shared,
                        View2<S> keys, View2<S> values);
 
-/// The transpose, of gradients: `both`, and in `shared` the sum over the heads.
-template <class S>
+/// The transpose, of gradients: `both`, and in `shared` the sum over the heads. T is S, or Acc<S> for a sum that others
+/// will be added to.
+template <class S, class T = S>
 void split_latent_heads(ExecSpace const& exec, LatentHeadShape const& shape, View2<S const> keys, View2<S const> values,
-                        View2<S> both, View2<S> shared);
+                        View2<S> both, Given<View2<T>> shared);
 
 /// Copies the rotating part of each head of `queries` [rows, heads key()] behind the `latent` columns of each head of
 /// `absorbed` [rows, heads (latent + rope)]: a query that meets latents has them in place of its part without

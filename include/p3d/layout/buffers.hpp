@@ -144,27 +144,33 @@
   ROW(moe_scratch, dx, matrix, storage, rows(s, if_experts(s, s.hidden)), scratch, "gradient of the experts' input")
 
 /// Scratch of attention (parallel/context.hpp): for scores, a ring or an all-gather of keys, and an all-to-all.
-#define P3D_ATTENTION_BUFFERS(ROW)                                                                                     \
-  ROW(attention, delta, vector, sums, fixed(s.attention.rows* s.attention.heads, 1), scratch,                          \
-      "sums of output times gradient")                                                                                 \
-  ROW(attention, scores, vector, byte, attention_scores(s, e), scratch, "blocks of scores on devices")                 \
-  ROW(attention, blocks, vector, storage, key_blocks(s), scratch, "keys and values of two places, or of all")          \
-  ROW(attention, block_gradients, vector, sums, key_gradients(s), scratch, "gradients of keys and values that travel") \
-  ROW(attention, wide_queries, vector, sums, ring(s, e.narrow() ? s.attention.sum_elements() : 0), scratch,            \
-      "sums over blocks of keys, where results have 16 bits")                                                          \
-  ROW(attention, wide_keys, vector, sums, ring(s, e.narrow() ? s.attention.block_elements() : 0), scratch,             \
-      "sums for keys and values, where results have 16 bits")                                                          \
-  ROW(attention, sent, vector, storage, all_to_all(s, s.attention.exchanged_elements()), scratch,                      \
-      "what an all-to-all sends")                                                                                      \
-  ROW(attention, received, vector, storage, all_to_all(s, s.attention.exchanged_elements()), scratch,                  \
-      "what an all-to-all receives")                                                                                   \
-  ROW(attention, place_out, vector, storage, all_to_all(s, s.attention.out_elements()), scratch,                       \
-      "outputs, or their gradients, of some heads")                                                                    \
-  ROW(attention, place_qkv, vector, storage, all_to_all(s, s.attention.qkv_elements()), scratch,                       \
-      "gradients of qkv of some heads")                                                                                \
-  ROW(attention, sent_delta, vector, sums, all_to_all(s, s.attention.lse_elements()), scratch, "delta, sent")          \
-  ROW(attention, received_delta, vector, sums, all_to_all(s, s.attention.lse_elements()), scratch, "delta, received")  \
-  ROW(attention, place_delta, vector, sums, all_to_all(s, s.attention.place_rows() * s.attention.place_heads),         \
+#define P3D_ATTENTION_BUFFERS(ROW)                                                                                    \
+  ROW(attention, delta, vector, sums, fixed(s.attention.rows* s.attention.heads, 1), scratch,                         \
+      "sums of output times gradient")                                                                                \
+  ROW(attention, scores, vector, byte, attention_scores(s, e), scratch, "blocks of scores on devices")                \
+  ROW(attention, blocks, vector, storage, key_blocks(s), scratch,                                                     \
+      "keys and values, or latents, of two places or of all")                                                         \
+  ROW(attention, block_gradients, vector, sums, key_gradients(s), scratch,                                            \
+      "gradients of keys and values, or of latents, that travel")                                                     \
+  ROW(attention, latents, vector, storage, latents(s), scratch, "latents of the place, which travel")                 \
+  ROW(attention, latent_gradients, vector, sums, latents(s), scratch, "gradients of the latents of the place")        \
+  ROW(attention, expanded, vector, storage, expanded(s), scratch, "keys and values made of another place's latents")  \
+  ROW(attention, expanded_gradients, vector, sums, expanded(s), scratch, "their gradients")                           \
+  ROW(attention, wide_queries, vector, sums, ring(s, e.narrow() ? s.attention.sum_elements() : 0), scratch,           \
+      "sums over blocks of keys, where results have 16 bits")                                                         \
+  ROW(attention, wide_keys, vector, sums, ring(s, e.narrow() ? s.attention.block_elements() : 0), scratch,            \
+      "sums for keys and values, where results have 16 bits")                                                         \
+  ROW(attention, sent, vector, storage, all_to_all(s, s.attention.exchanged_elements()), scratch,                     \
+      "what an all-to-all sends")                                                                                     \
+  ROW(attention, received, vector, storage, all_to_all(s, s.attention.exchanged_elements()), scratch,                 \
+      "what an all-to-all receives")                                                                                  \
+  ROW(attention, place_out, vector, storage, all_to_all(s, s.attention.out_elements()), scratch,                      \
+      "outputs, or their gradients, of some heads")                                                                   \
+  ROW(attention, place_qkv, vector, storage, all_to_all(s, s.attention.qkv_elements()), scratch,                      \
+      "gradients of qkv of some heads")                                                                               \
+  ROW(attention, sent_delta, vector, sums, all_to_all(s, s.attention.lse_elements()), scratch, "delta, sent")         \
+  ROW(attention, received_delta, vector, sums, all_to_all(s, s.attention.lse_elements()), scratch, "delta, received") \
+  ROW(attention, place_delta, vector, sums, all_to_all(s, s.attention.place_rows() * s.attention.place_heads),        \
       scratch, "delta of some heads")
 
 /// The buffers of a slot of a stage, beside those of its layers. `input` and `input_share` belong to each layer.

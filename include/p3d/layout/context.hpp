@@ -32,6 +32,8 @@ struct ContextDivision {
   /// pieces those numbered place and 2 ring - 1 - place, so that causal work is even. striped: token i to place i mod
   /// ring (Brandon et al., arXiv 2311.09431). Pieces differ by one token at most; nothing is padded.
   config::ContextOrder order = config::ContextOrder::zigzag;
+  /// Latent attention: latents travel in place of keys and values, and each rank makes those of its heads of them.
+  bool latents = false;
 
   /// The number of places.
   int ring() const { return cp / all_to_all; }
@@ -58,6 +60,8 @@ struct ContextHeads {
   std::int64_t first_head = 0;  ///< global number of the first query head
   double scale = 1.0;           ///< factor of the scores, usually 1 / sqrt(head_dim)
   double softcap = 0.0;         ///< the cap of scores, model.attention_softcap; 0: none
+  /// Latent attention: numbers of a token that the keys and values of all heads are made of; else 0.
+  std::int64_t latent = 0;
   /// The width of a head of values, of the output, and of the gradients of both.
   std::int64_t values() const { return value_dim > 0 ? value_dim : head_dim; }
   std::int64_t query_columns() const { return heads * head_dim; }
@@ -76,6 +80,7 @@ struct AttentionSizes {
   std::int64_t heads = 0, columns = 0, out_columns = 0;  ///< local sizes before an all-to-all
   std::int64_t place_heads = 0, place_kv_heads = 0;      ///< local heads after it
   std::int64_t head_dim = 0, value_dim = 0;  ///< widths of a head of queries and keys, and of a head of values
+  std::int64_t latent = 0;                   ///< width of the latents that travel; 0: keys and values do
   int ring = 1, all_to_all = 1;
   bool gather = false;
   AttentionSizes() = default;
@@ -84,7 +89,7 @@ struct AttentionSizes {
   std::int64_t place_rows() const { return samples * place_tokens; }
   /// Elements of a layer's qkv.
   std::int64_t qkv_elements() const;
-  /// Elements that an all-to-all sends or receives at most: those of qkv or of the output.
+  /// Elements that an all-to-all sends or receives at most: those of qkv, of the output, or of latents for each member.
   std::int64_t exchanged_elements() const;
   /// Elements of the output of a place's tokens, for the heads of one rank.
   std::int64_t out_elements() const { return place_rows() * place_heads * value_dim; }
@@ -94,6 +99,10 @@ struct AttentionSizes {
   std::int64_t lse_elements() const;
   /// Elements of the keys and values of one place.
   std::int64_t block_elements() const { return place_rows() * place_kv_heads * (head_dim + value_dim); }
+  /// Elements of the latents of one place.
+  std::int64_t latent_elements() const { return place_rows() * latent; }
+  /// Elements of what travels between places: the latents or the keys and values of one place.
+  std::int64_t travelling_elements() const { return latent > 0 ? latent_elements() : block_elements(); }
 };
 
 /// Speeds of a rank and of the connection between two ranks. The defaults are those of a CPU core; only the ratio of
@@ -108,21 +117,36 @@ struct MachineRates {
 /// least forward and backward (context_wait with the default rates); among equals the smallest a.
 ContextDivision context_division(config::Config const& config);
 
-/// Widths of a rank of tp, in elements: of queries, keys, values and outputs; and the number of query heads.
+/// Widths of a rank of tp, in elements: of queries, keys, values and outputs; and the number of query heads. `latent`:
+/// with latent attention the numbers of a token that keys and values of all heads are made of (kv_lora_rank +
+/// qk_rope_head_dim), which are the same on every rank of tp.
 struct ContextWidths {
-  std::int64_t q = 0, k = 0, v = 0, out = 0, heads = 0;
+  std::int64_t q = 0, k = 0, v = 0, out = 0, heads = 0, latent = 0;
 };
 ContextWidths context_widths(config::Config const& config);
 
 /// The data that a rank sends for one layer and one sequence, in elements: queries, keys, values, outputs and their
 /// gradients. (Forward (r-1)/r s (k + v) for a ring of r, twice that backward; all-to-all of a: (a-1)/a (s/cp) (q +
-/// k + v + out) each way, and backward a number for each query and head.) Backward sends as much as forward in the
-/// storage type; the other elements are sums. `again` is a forward whose queries, keys and values are kept behind the
-/// all-to-all.
+/// k + v + out) each way, and backward a number for each query and head.) `sums` are those elements of backward that
+/// have the type of sums, the others have the storage type. `again` is a forward whose queries, keys and values are
+/// kept behind the all-to-all.
+///
+/// Where latents of `latent` numbers travel (ContextDivision::latents), a ring sends (r-1)/r s latent forward and twice
+/// that backward. The members of a place give their latents to each other, (a-1) (s/cp) latent, in place of keys and
+/// values: once forward, and backward once more, with as many gradients behind them.
 struct ContextTraffic {
   double forward = 0, backward = 0, again = 0;
+  double sums = 0;
 };
 ContextTraffic context_traffic(ContextDivision const& division, ContextWidths const& widths);
+
+/// Bytes of a stored number and of a sum.
+struct ContextBytes {
+  double storage = 4, sums = 4;
+};
+/// True where latents in place of keys and values are fewer bytes, forward and backward together. In a ring that is
+/// where `latent` is less than k + v; among a members about where 3 a latent is less than 2 (k + v).
+bool latents_are_less(ContextDivision division, ContextWidths const& widths, ContextBytes const& bytes);
 
 /// The work of one layer and microbatch on a rank, as a mean over the ranks.
 struct ContextWork {
@@ -130,6 +154,7 @@ struct ContextWork {
   double samples = 1;            ///< sequences of a microbatch
   double storage = 4, sums = 4;  ///< bytes of a stored number, and of a sum
   double forward = 0;            ///< seconds of attention forward; backward takes twice that
+  double expansion = 0;          ///< seconds in which keys and values of the rank's tokens are made of latents
 };
 ContextWork context_work(config::Config const& config, std::int64_t layer, MachineRates const& rates);
 
@@ -137,7 +162,9 @@ ContextWork context_work(config::Config const& config, std::int64_t layer, Machi
 /// latency + bytes / bandwidth, and the messages of a rank follow each other. All-to-alls and all-gathers are waited
 /// for. In a ring of r, forward hides r - 1 hops behind as many blocks of attention: (r-1) max(0, keys - forward / r).
 /// Backward waits for the first hop of keys and the last of gradients; the other hops go beside r - 1 blocks of twice
-/// the work, keys with blocks 1 to r-2, gradients with blocks 2 to r-1.
+/// the work, keys with blocks 1 to r-2, gradients with blocks 2 to r-1. Where latents travel, the time in which the
+/// keys and values of the other r - 1 places are made of them counts as well: once forward; backward once more, and
+/// twice for the gradients of latents and of the weights.
 struct ContextWait {
   double forward = 0, backward = 0, again = 0;  ///< as in ContextTraffic
 };

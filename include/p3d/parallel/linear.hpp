@@ -68,7 +68,18 @@ template <class S>
 void row_linear_backward_input(TensorParallel& tp, View2<S const> dy, View2<S const> w, View2<S> dx,
                                kernels::Store store = kernels::Store::overwrite);
 
-/// dw += dy^T x, for both kinds of layers, without a message. A bias's gradient is the sum of dy's rows
+/// y [tokens, out] = x [tokens, in] W^T on this rank alone: of a matrix that is whole on every rank, or of some of its
+/// rows. Without a message, as the call below.
+template <class S>
+void local_linear_forward(TensorParallel& tp, View2<S const> x, View2<S const> w, View2<S> y);
+
+/// dx [tokens, in] = dy [tokens, out] W of such a matrix, or is added to what dx holds. T is S, or accumulate_t<S> for
+/// a gradient that others will be added to.
+template <class S, class T = S>
+void local_linear_backward_input(TensorParallel& tp, View2<S const> dy, View2<S const> w, kernels::Given<View2<T>> dx,
+                                 kernels::Store store = kernels::Store::overwrite);
+
+/// dw += dy^T x, for all kinds of layers, without a message. A bias's gradient is the sum of dy's rows
 /// (kernels::bias_backward).
 template <class S, class G = device::accumulate_t<S>>
 void linear_backward_weight(ExecSpace const& exec, View2<S const> dy, View2<S const> x, kernels::Given<View2<G>> dw);

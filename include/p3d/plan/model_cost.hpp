@@ -30,9 +30,12 @@ std::int64_t active_parameters(config::Config const& config, layout::ParamTable 
 /// Numbers of the residual stream that a layer's forward reads and writes for each token: norms, dropouts and sums.
 double stream_numbers(config::Config const& config);
 /// Numbers that a layer's attention reads and writes for each token besides its rows: the norm of queries and keys with
-/// the copy for backward; with model.mla the norms of latents, and keys and values that are copied to their heads;
-/// attention sinks.
+/// the copy for backward; with model.mla keys and values that are copied to their heads; attention sinks. Ranks of tp
+/// share them, by heads.
 double attention_copies(config::Config const& config);
+/// Numbers that the norms of latents read and write for each token (model.mla). Every rank of tp has all latents of its
+/// rows.
+double latent_norms(config::Config const& config);
 
 /// How the keys that a query sees are counted. Documents that data.pack keeps apart are not known before the run.
 enum class Keys {

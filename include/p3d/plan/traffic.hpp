@@ -26,16 +26,18 @@ struct TensorTraffic {
 /// microbatch a layer sums 2 arrays of N x hidden forward and 2 backward, and where model.qk_norm is full N x 2 numbers
 /// in each pass. With model.mla the sum behind attention's backward is of N x latents (and of N x hidden besides where
 /// queries have no latent). With parallel.sequence a sum is a reduce-scatter and an all-gather; backward gathers the
-/// inputs of column-parallel linears once more, and a W of its own the gradients of row-parallel outputs. Gradients of
-/// weights are not counted (layout::ParamSpec::gradient_axes). `activations` has an entry for each stage.
-/// `context_rank`: the coordinate of cp, whose tokens these are.
+/// inputs of column-parallel linears once more, and a W of its own the gradients of row-parallel outputs. Where latents
+/// travel over cp (layout::ContextDivision::latents), an I of its own gathers latents, and a W of its own does so if
+/// queries have one. Gradients of weights are not counted (layout::ParamSpec::gradient_axes). `activations` has an
+/// entry for each stage. `context_rank`: the coordinate of cp, whose tokens these are.
 TensorTraffic tensor_traffic(config::Config const& config, layout::StageMap const& stages,
                              std::vector<layout::StageActivations> const& activations, schedule::Program const& program,
                              int pipeline_rank, int context_rank = 0);
 
 /// Bytes that a rank sends to others of cp for the attention of one layer and microbatch, in the mean over these ranks:
-/// layout::context_traffic in the storage type. The gradients of keys and values that go round a ring, or are
-/// scattered, and the numbers for each query and head are sums, so they have the type in which kernels sum. `again` is
+/// layout::context_traffic in the storage type. The gradients of keys and values, or of latents, that go round a ring,
+/// or are scattered, and the numbers for each query and head are sums, so they have the type in which kernels sum; the
+/// sum of gradients of latents over the members of a place has the storage type. `again` is
 /// what a recomputed attention sends.
 struct ContextTraffic {
   double forward = 0, backward = 0, again = 0;

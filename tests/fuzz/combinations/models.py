@@ -68,7 +68,7 @@ def latent(f):
     nope, rope, value = d.among(1, 3, 4, 6), d.among(2, 2, 4, 6), d.among(2, 3, 5, 8)
     f.set(model__kv_heads=f.kv_heads, model__position="rope", model__bias=False, model__qkv_bias=False,
           model__qk_norm="none", model__rope_fraction="1.0", model__rope_query_beta="0.0",
-          model__mla__kv_lora_rank=d.among(1, 4, 5, 8), model__mla__q_lora_rank=d.among(0, 0, 3, 6, 8),
+          model__mla__kv_lora_rank=d.among(1, 4, 5, 8, 60), model__mla__q_lora_rank=d.among(0, 0, 3, 6, 8),
           model__mla__qk_nope_head_dim=nope, model__mla__qk_rope_head_dim=rope, model__head_dim=nope + rope)
     if d.chance(0.8):
         f.set(model__mla__v_head_dim=value)

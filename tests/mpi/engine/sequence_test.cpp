@@ -426,6 +426,62 @@ TEST(Sequence, LatentAttentionExchangesLatents) {
   }
 }
 
+/// What the plan says that all ranks send for attention over cp in a step.
+double predicted_over_context(config::Config const& config) {
+  auto const plan = engine::make_run_plan(config);
+  double sum = 0;
+  for (int r = 0; r < config.parallel.pp; ++r)
+    sum += plan::context_traffic_per_step(config, plan.stages, plan.activations, plan.training, r);
+  return sum * config.parallel.cp * config.parallel.tp;
+}
+
+// Over cp latents travel where they are fewer bytes, else keys and values: bytes, and memory, are those of the plan,
+// with recomputation and split backwards. With parallel.sequence a split backward gathers latents in its input part,
+// and in its weight part if queries have a latent.
+TEST(Sequence, LatentsOverContextAreThoseOfThePlan) {
+  auto world = comm::Communicator::world();
+  int const ranks = world.size();
+  std::vector<Keys> layouts;
+  auto const layout = [&](int cp, int tp, int pp) {
+    if (cp * tp * pp != ranks) return;
+    layouts.push_back({fmt::format("parallel.cp={}", cp), fmt::format("parallel.tp={}", tp),
+                       fmt::format("parallel.pp={}", pp), pp > 1 ? "pipeline.schedule=zb_h1" : "pipeline.schedule=1f1b",
+                       tp > 1 ? "parallel.sequence=true" : "parallel.sequence=false"});
+  };
+  layout(2, 1, 1), layout(4, 1, 1), layout(2, 2, 1), layout(2, 1, 2), layout(2, 2, 2);
+  for (auto const& of_ranks : layouts)
+    for (char const* exchange : {"ring", "gather", "all_to_all", "[2, 2]"}) {
+      if (exchange[0] == '[' && of_ranks.front() != "parallel.cp=4") continue;
+      for (int const rank : {4, 200})
+        for (int const queries : {0, 3})
+          for (char const* recompute : {"none", "full", "[\"attention\"]"}) {
+            if (rank == 200 && (queries > 0 || recompute[0] == '[')) continue;
+            auto const keys = joined(
+                of_ranks, {std::string("context.exchange=") + exchange, "model.seq_len=24",
+                           std::string("memory.recompute=") + recompute, "model.position=rope", "model.bias=false",
+                           "model.qkv_bias=false", "model.mla.qk_nope_head_dim=3", "model.mla.qk_rope_head_dim=2",
+                           "model.mla.v_head_dim=5", fmt::format("model.mla.kv_lora_rank={}", rank),
+                           fmt::format("model.mla.q_lora_rank={}", queries)});
+            SCOPED_TRACE(fmt::format("{}", fmt::join(keys, " ")));
+            auto const config = make_config(false, ranks, keys);
+            EXPECT_EQ(layout::context_division(config).latents, rank == 4);
+            engine::Trainer<device::Fp64> trainer(config, world);
+            auto const before = trainer.inspection().context_bytes();
+            trainer.step();
+            auto sent = trainer.inspection().context_bytes() - before;
+            world.all_reduce(&sent, 1, comm::Type::int64, comm::Reduction::sum).wait();
+            EXPECT_EQ(static_cast<double>(sent), predicted_over_context(config));
+            test::expect_memory(trainer.memory_in_use(), trainer.plan().memory_of(trainer.mesh().coordinate("pp")));
+            EXPECT_EQ(trainer.inspection().activation_high_water(), trainer.inspection().activation_capacity());
+            if (config.parallel.tp == 1) continue;
+            auto const over_tp = sent_in_a_step(config, world, "tp");
+            auto const plan = predicted(config);
+            EXPECT_EQ(over_tp.reduce_scatter, config.parallel.cp * plan.reduce_scatter);
+            EXPECT_EQ(over_tp.all_gather, config.parallel.cp * plan.all_gather);
+          }
+    }
+}
+
 // The weight part of a split backward gathers the gradients of the two row-parallel outputs once more. Between stages
 // every token travels once, not on every rank of tp.
 TEST(Sequence, BytesOfPipelines) {

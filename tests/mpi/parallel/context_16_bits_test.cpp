@@ -9,6 +9,8 @@
 
 #include <support/mpi_kokkos_main.hpp>
 
+#include "made_keys.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -23,6 +25,7 @@ using device::View2;
 
 struct Result {
   std::vector<double> out, dqkv;
+  std::vector<double> dlatents, dup;  ///< gradients of latents that travel, and of the matrix behind them
 };
 
 /// The rank's part of some attention, with made-up numbers that follow from the global token.
@@ -63,14 +66,26 @@ Result attend(comm::Communicator& world, layout::ContextDivision const& division
   };
   fill(View2<S>(qkv.data(), rows, heads.columns()), "qkv");
   fill(dout, "dout");
+  auto const width = static_cast<std::size_t>(heads.latent);
+  device::Owned2<S> const own("latents", static_cast<std::size_t>(rows), width),
+      up("up", static_cast<std::size_t>(heads.key_columns() + heads.value_columns()), width);
+  fill(own, "latents");
+  auto const host = device::host_mirror(up);
+  for (std::size_t i = 0; i < up.extent(0); ++i)
+    for (std::size_t j = 0; j < width; ++j)
+      host(i, j) = static_cast<S>(0.5 * base::random_normal(base::random_key(1, "up"), i, j));
+  Kokkos::deep_copy(up, host);
+  test::MadeKeys<S> const latents(heads, own, up);
   typename Attention::Call call;
+  call.latents = &latents;
   call.division = division;
   call.samples = samples;
   Result result;
   attention.exchange(call, qkv);
   attention.forward(call, qkv, out, lse);
+  attention.bring_latents(call);
   attention.backward(call, qkv, out, lse, dout, dqkv);
-  auto const on_host = [](View2<S> m) {
+  auto const on_host = [](auto const& m) {
     auto const host = device::host_copy(m);
     std::vector<double> all;
     for (std::size_t i = 0; i < host.extent(0); ++i)
@@ -78,7 +93,9 @@ Result attend(comm::Communicator& world, layout::ContextDivision const& division
     return all;
   };
   result.out = on_host(out);
-  result.dqkv = on_host(dqkv);
+  result.dqkv = on_host(division.latents ? device::columns(dqkv, 0, heads.query_columns()) : dqkv);
+  result.dlatents = on_host(latents.gradient());
+  result.dup = on_host(latents.matrix_gradient());
   return result;
 }
 
@@ -109,6 +126,33 @@ TEST(ContextExchange, SumsOf16BitsAreRoundedOnce) {
       }
       EXPECT_LE(difference, 0.03 * largest);
     }
+  }
+}
+
+/// The largest difference, relative to the largest number.
+double difference(std::vector<double> const& found, std::vector<double> const& exact) {
+  EXPECT_EQ(found.size(), exact.size());
+  double worst = 0, largest = 0;
+  for (std::size_t i = 0; i < std::min(found.size(), exact.size()); ++i) {
+    worst = std::max(worst, std::abs(found[i] - exact[i]));
+    largest = std::max(largest, std::abs(exact[i]));
+  }
+  return worst / largest;
+}
+
+// Gradients of latents go round in float; they have the error of their inputs, as those of keys and values have.
+TEST(ContextExchange, LatentsIn16BitsAreThoseOfDouble) {
+  auto world = comm::Communicator::world();
+  parallel::ContextHeads const heads{
+      .heads = 4, .kv_heads = 4, .head_dim = 8, .value_dim = 6, .scale = 0.35, .latent = 10};
+  for (auto d : divisions(world.size(), 8 * world.size(), heads.kv_heads)) {
+    d.latents = true;
+    auto const exact = attend<double>(world, d, heads, 2);
+    auto const narrow = attend<device::bfloat16>(world, d, heads, 2);
+    EXPECT_LE(difference(narrow.out, exact.out), 0.05);
+    EXPECT_LE(difference(narrow.dqkv, exact.dqkv), 0.05);
+    EXPECT_LE(difference(narrow.dlatents, exact.dlatents), 0.05);
+    EXPECT_LE(difference(narrow.dup, exact.dup), 0.05);
   }
 }
 

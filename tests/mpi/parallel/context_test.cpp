@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Context-parallel attention against the matrices written out, of the whole sequence; and the bytes that it sends.
+// Context-parallel attention against the matrices written out, of the whole sequence; and the bytes that it sends. With
+// latents, keys and values are a matrix times a short row of each token.
 
 #include <p3d/base/random.hpp>
 #include <p3d/device/arena.hpp>
@@ -7,6 +8,8 @@
 #include <p3d/parallel/context.hpp>
 
 #include <support/mpi_kokkos_main.hpp>
+
+#include "made_keys.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -34,6 +37,7 @@ struct Case {
   std::int64_t first_sample = 5, first_head = 2;
   std::int64_t value_dim = head_dim;
   bool sinks = false;
+  std::int64_t latent = 0;  ///< width of the latents that travel; 0: keys and values do
 
   std::int64_t seq_len() const { return division.seq_len; }
   std::int64_t q() const { return heads * head_dim; }
@@ -47,7 +51,8 @@ struct Case {
            std::to_string(division.gather) + " order " + std::to_string(static_cast<int>(division.order)) + " length " +
            std::to_string(seq_len()) + " kv " + std::to_string(kv_heads) + " value_dim " + std::to_string(value_dim) +
            " window " + std::to_string(window) + " dropout " + std::to_string(dropout) + " samples " +
-           std::to_string(samples) + " documents " + std::to_string(documents.size());
+           std::to_string(samples) + " documents " + std::to_string(documents.size()) + " latent " +
+           std::to_string(latent);
   }
 };
 
@@ -58,7 +63,16 @@ double number(char const* name, std::int64_t row, std::int64_t column) {
 
 struct Result {
   Numbers out, lse, dqkv, dsinks;
+  Numbers dlatents, dup;  ///< gradients of latents, and of the matrix [k() + v(), latent] behind them
 };
+double up(std::int64_t row, std::int64_t column) { return number("up", row, column) / 2; }
+/// An element of queries, keys and values.
+double input(Case const& c, std::int64_t row, std::int64_t column) {
+  if (c.latent == 0 || column < c.q()) return number("qkv", row, column);
+  double sum = 0;
+  for (std::int64_t l = 0; l < c.latent; ++l) sum += number("latent", row, l) * up(column - c.q(), l);
+  return sum;
+}
 double sink(std::int64_t head) { return number("sinks", 0, head); }
 
 /// All of it, by loops over queries and keys.
@@ -66,11 +80,15 @@ Result plain(Case const& c) {
   auto const s = c.seq_len(), n = c.head_dim, m = c.value_dim;
   auto const rows = c.samples * s;
   auto const at = [](Numbers& m, std::int64_t i) -> double& { return m[static_cast<std::size_t>(i)]; };
-  Result r{Numbers(static_cast<std::size_t>(rows * c.out())), Numbers(static_cast<std::size_t>(rows * c.heads)),
-           Numbers(static_cast<std::size_t>(rows * c.qkv())), Numbers(static_cast<std::size_t>(c.heads))};
+  Result r{Numbers(static_cast<std::size_t>(rows * c.out())),
+           Numbers(static_cast<std::size_t>(rows * c.heads)),
+           Numbers(static_cast<std::size_t>(rows * c.qkv())),
+           Numbers(static_cast<std::size_t>(c.heads)),
+           Numbers(static_cast<std::size_t>(rows * c.latent)),
+           Numbers(static_cast<std::size_t>((c.k() + c.v()) * c.latent))};
   Numbers x(static_cast<std::size_t>(rows * c.qkv())), d(static_cast<std::size_t>(rows * c.out()));
   for (std::int64_t i = 0; i < rows; ++i) {
-    for (std::int64_t j = 0; j < c.qkv(); ++j) at(x, i * c.qkv() + j) = number("qkv", i, j);
+    for (std::int64_t j = 0; j < c.qkv(); ++j) at(x, i * c.qkv() + j) = input(c, i, j);
     for (std::int64_t j = 0; j < c.out(); ++j) at(d, i * c.out() + j) = number("dout", i, j);
   }
   auto const drop = c.drop();
@@ -115,6 +133,13 @@ Result plain(Case const& c) {
           }
         }
       }
+  for (std::int64_t i = 0; i < rows; ++i)
+    for (std::int64_t j = 0; j < c.k() + c.v(); ++j)
+      for (std::int64_t l = 0; l < c.latent; ++l) {
+        double const gradient = at(r.dqkv, i * c.qkv() + c.q() + j);
+        at(r.dlatents, i * c.latent + l) += gradient * up(j, l);
+        at(r.dup, j * c.latent + l) += gradient * number("latent", i, l);
+      }
   return r;
 }
 
@@ -151,8 +176,8 @@ template <class S>
 Sent run(Case const& c, Result& r) {
   auto& cp = group(c.division);
   auto const tokens = c.division.tokens(cp.rank());
-  ContextHeads const heads{c.heads,     c.kv_heads,   c.head_dim,
-                           c.value_dim, c.first_head, 1 / std::sqrt(double(c.head_dim))};
+  ContextHeads const heads{
+      c.heads, c.kv_heads, c.head_dim, c.value_dim, c.first_head, 1 / std::sqrt(double(c.head_dim)), 0.0, c.latent};
   auto const planned = c.division.of_length(std::max(c.planned, c.seq_len()));
   layout::AttentionSizes const sizes(planned, heads, 2);
   device::ArenaSize size;
@@ -184,11 +209,21 @@ Sent run(Case const& c, Result& r) {
   for (std::size_t h = 0; h < sinks.extent(0); ++h) host_sinks(h) = static_cast<S>(sink(static_cast<std::int64_t>(h)));
   Kokkos::deep_copy(sinks, host_sinks);
   call.sinks = sinks;
+  device::Owned2<S> const matrix("up", static_cast<std::size_t>(c.latent > 0 ? c.k() + c.v() : 0),
+                                 static_cast<std::size_t>(c.latent));
+  auto const host_matrix = device::host_mirror(matrix);
+  for (std::size_t i = 0; i < matrix.extent(0); ++i)
+    for (std::size_t j = 0; j < matrix.extent(1); ++j)
+      host_matrix(i, j) = static_cast<S>(up(static_cast<std::int64_t>(i), static_cast<std::int64_t>(j)));
+  Kokkos::deep_copy(matrix, host_matrix);
+  test::MadeKeys<S> const latents(heads, local_rows<S>(c, "latent", c.latent, tokens), matrix);
+  call.latents = &latents;
 
   attention.exchange(call, qkv);
   attention.forward(call, qkv, out, lse);
   Sent sent{cp.sent_bytes(), 0};
   cp.reset_accounting();
+  attention.bring_latents(call);
   attention.backward(call, qkv, out, lse, d, dx);
   attention.template sinks_backward<S>(call, lse, dsinks);
   Kokkos::fence();
@@ -197,23 +232,35 @@ Sent run(Case const& c, Result& r) {
     auto const h = device::host_copy(view);
     return Numbers(h.data(), h.data() + h.size());
   };
-  r = {copy(out), copy(lse), copy(dx), copy(dsinks)};
+  r = {copy(out), copy(lse), copy(dx), copy(dsinks), copy(latents.gradient()), copy(latents.matrix_gradient())};
   return sent;
 }
 
+/// Rows of `columns` numbers, of which the first `some` are compared.
 void expect_rows(Case const& c, Numbers const& part, Numbers const& whole, std::int64_t columns, double tolerance,
-                 char const* what) {
+                 char const* what, std::int64_t some) {
   auto const tokens = c.division.tokens(group(c.division).rank());
   auto const n = tokens.size();
   double worst = 0;
   for (std::int64_t i = 0; i < c.samples * n; ++i)
-    for (std::int64_t j = 0; j < columns; ++j) {
+    for (std::int64_t j = 0; j < some; ++j) {
       auto const row = i / n * c.seq_len() + tokens.at(i % n);
       double const error = std::abs(part[static_cast<std::size_t>(i * columns + j)] -
                                     whole[static_cast<std::size_t>(row * columns + j)]);
       if (!(error <= worst)) worst = error;  // keeps NaN
     }
   EXPECT_LE(worst, tolerance) << what << ", " << c.name();
+}
+
+void expect_rows(Case const& c, Numbers const& part, Numbers const& whole, std::int64_t columns, double tolerance,
+                 char const* what) {
+  expect_rows(c, part, whole, columns, tolerance, what, columns);
+}
+/// Parts of all ranks add up to the whole.
+void expect_sum(Case const& c, Numbers part, Numbers const& whole, double tolerance, char const* what) {
+  MPI_Allreduce(MPI_IN_PLACE, part.data(), static_cast<int>(part.size()), MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+  for (std::size_t i = 0; i < part.size(); ++i)
+    EXPECT_NEAR(part[i], whole[i], tolerance) << what << " " << i << ", " << c.name();
 }
 
 /// Every way to divide tokens over the ranks.
@@ -236,11 +283,11 @@ void check(Case const& c, Result const& whole) {
   Result part;
   run<double>(c, part);
   expect_rows(c, part.out, whole.out, c.out(), 1e-12, "out");
-  expect_rows(c, part.dqkv, whole.dqkv, c.qkv(), 1e-12, "dqkv");
-  if (!c.sinks) return;
-  MPI_Allreduce(MPI_IN_PLACE, part.dsinks.data(), static_cast<int>(c.heads), MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
-  for (std::size_t h = 0; h < part.dsinks.size(); ++h)
-    EXPECT_NEAR(part.dsinks[h], whole.dsinks[h], 1e-12) << "gradient of sink " << h << ", " << c.name();
+  expect_rows(c, part.dqkv, whole.dqkv, c.qkv(), 1e-12, "dqkv", c.division.latents ? c.q() : c.qkv());
+  if (c.sinks) expect_sum(c, part.dsinks, whole.dsinks, 1e-12, "gradient of sink");
+  if (!c.division.latents) return;
+  expect_rows(c, part.dlatents, whole.dlatents, c.latent, 1e-12, "gradient of latents");
+  expect_sum(c, part.dup, whole.dup, 1e-11, "gradient of the matrix behind latents");
 }
 
 /// `c` with every division in which the heads can be divided.
@@ -250,6 +297,7 @@ void check_all(Case c) {
   for (auto const& division : divisions(length)) {
     if (c.kv_heads % division.all_to_all != 0) continue;
     c.division = division;
+    c.division.latents = c.latent > 0;
     check(c, whole);
   }
 }
@@ -297,6 +345,24 @@ TEST(Context, SinksComeIntoTheMergedSoftmax) {
              .sinks = true});
 }
 
+TEST(Context, LatentsTravelInPlaceOfKeysAndValues) {
+  auto const h = heads_for_all();
+  check_all({.division = {.seq_len = 17}, .heads = h, .kv_heads = h, .latent = 4});
+  check_all({.division = {.seq_len = 33},
+             .planned = 40,
+             .heads = 2 * h,
+             .kv_heads = 2 * h,
+             .samples = 2,
+             .window = 9,
+             .dropout = 0.2,
+             .documents = squares(33),
+             .value_dim = 5,
+             .sinks = true,
+             .latent = 7});
+  // Latents that are wider than keys and values, and sequences with fewer tokens than some ranks need.
+  check_all({.division = {.seq_len = 5}, .planned = 40, .heads = h, .kv_heads = h, .head_dim = 2, .latent = 5 * h});
+}
+
 TEST(Context, WindowsAndDocumentsHideKeys) {
   auto const h = heads_for_all();
   check_all({.division = {.seq_len = 33}, .heads = h, .kv_heads = h, .samples = 2, .window = 5});
@@ -323,6 +389,14 @@ TEST(Context, RingAndGatherHaveTheSameBits) {
   run<float>(c, gather);
   EXPECT_EQ(ring.out, gather.out);
   EXPECT_EQ(ring.dqkv, gather.dqkv);
+  c.heads = 2, c.latent = 6;
+  c.division.latents = ranks > 1;
+  run<float>(c, gather);
+  c.division.gather = false;
+  run<float>(c, ring);
+  EXPECT_EQ(ring.out, gather.out);
+  EXPECT_EQ(ring.dlatents, gather.dlatents);
+  EXPECT_EQ(ring.dup, gather.dup);
 }
 
 TEST(Context, LongerSequencesOfFloat) {
@@ -347,8 +421,38 @@ TEST(Context, SendsWhatTheTableSays) {
           layout::context_traffic(division, {.q = c.q(), .k = c.k(), .v = c.v(), .out = c.out(), .heads = c.heads});
       EXPECT_EQ(static_cast<double>(sent.forward), 2 * 8 * table.forward) << c.name();
       EXPECT_EQ(static_cast<double>(sent.backward), 2 * 8 * table.backward) << c.name();
+      if (division.cp == 1) continue;
+      c.kv_heads = c.heads, c.latent = 5;
+      c.division.latents = true;
+      auto const latents = run<double>(c, r);
+      auto const less = layout::context_traffic(
+          c.division, {.q = c.q(), .k = c.k(), .v = c.v(), .out = c.out(), .heads = c.heads, .latent = c.latent});
+      EXPECT_EQ(static_cast<double>(latents.forward), 2 * 8 * less.forward) << c.name();
+      EXPECT_EQ(static_cast<double>(latents.backward), 2 * 8 * less.backward) << c.name();
     }
   }
+}
+
+// An eighth of DeepSeek-V3's widths on one rank of tp 8: 16 heads of 24 + 16 in place of 128 of 192 + 128, and
+// latents of 72 in place of 576. A ring sends 72 numbers of a token where keys and values are 640.
+TEST(Context, LatentsOfDeepSeekAreAlmostNineTimesFewer) {
+  int const ranks = static_cast<int>(heads_for_all());
+  if (ranks == 1) return;
+  Case c{.division = {.seq_len = 4 * ranks, .cp = ranks},
+         .heads = 16,
+         .kv_heads = 16,
+         .head_dim = 24,
+         .value_dim = 16,
+         .latent = 72};
+  Result r;
+  auto const whole = run<double>(c, r);
+  c.division.latents = true;
+  auto const less = run<double>(c, r);
+  EXPECT_EQ(whole.forward, (ranks - 1) * 4 * 640 * 8);
+  EXPECT_EQ(less.forward, (ranks - 1) * 4 * 72 * 8);
+  EXPECT_EQ(9 * whole.forward, 80 * less.forward) << "8.9 times";
+  EXPECT_EQ(whole.backward, 2 * whole.forward);
+  EXPECT_EQ(less.backward, 2 * less.forward);
 }
 
 }  // namespace

@@ -71,10 +71,16 @@ void check(Case const& c) {
   }
   EXPECT_EQ(host(m.all), joined);
   EXPECT_EQ(host(back.both), split);
-  if constexpr (sizeof(T) == 2)
+  if constexpr (sizeof(T) == 2) {
     expect_rounded<T>(host(back.shared), sums, "sums over heads");
-  else
+    auto const wide_sums = matrix_of<float>(c.rows, near, s);
+    kernels::split_latent_heads<T, float>(
+        ExecSpace(), c.shape(), back.keys(), back.values(), View2<T>(back.both),
+        p3d::device::columns(View2<float>(wide_sums), Matrices<T>::ahead, Matrices<T>::ahead + c.rope));
+    expect_close(host(wide_sums), sums, tolerance_of<float>(), "sums over heads in float");
+  } else {
     expect_close(host(back.shared), sums, tolerance_of<T>(), "sums over heads");
+  }
 }
 
 TEST(LatentHeads, AreJoinedAndSplit) {

@@ -268,6 +268,39 @@ TEST(Buffers, OfAttentionHaveTheWidthsOfItsHeads) {
   EXPECT_EQ(widths.out, 8 * 4);
 }
 
+// 6 tokens over a ring of 2, 8 heads of 6 + 4, latents of 3 + 2: blocks have latents, and keys and values of one other
+// place are made of them.
+TEST(Buffers, OfAttentionHaveLatentsWhereTheyTravel) {
+  using layout::Buffer;
+  auto c = gpt2(1);
+  c.model.seq_len = 6;
+  c.batch.micro = 1;
+  c.model.head_size = 6;
+  c.model.mla = {.kv_lora_rank = 3, .qk_nope_head_dim = 4, .qk_rope_head_dim = 2, .v_head_dim = 4};
+  c.parallel.cp = 2;
+  c.context.exchange = config::ContextExchange::ring;
+  auto const elements = [&](Buffer buffer) {
+    return layout::shape_of(buffer, layout::block_sizes(c), {4, 4}).elements;
+  };
+  ASSERT_TRUE(layout::context_division(c).latents);
+  EXPECT_EQ(elements(Buffer::attention_blocks), 2 * 3 * 5);
+  EXPECT_EQ(elements(Buffer::attention_block_gradients), 3 * 3 * 5);
+  EXPECT_EQ(elements(Buffer::attention_latents), 3 * 5);
+  EXPECT_EQ(elements(Buffer::attention_latent_gradients), 3 * 5);
+  EXPECT_EQ(elements(Buffer::attention_expanded), 3 * 8 * (6 + 4));
+  EXPECT_EQ(elements(Buffer::attention_expanded_gradients), 3 * 8 * (6 + 4));
+  c.context.exchange = config::ContextExchange::all_to_all;
+  ASSERT_TRUE(layout::context_division(c).latents);
+  EXPECT_EQ(elements(Buffer::attention_latents), 6 * 5);
+  EXPECT_EQ(elements(Buffer::attention_expanded), 0) << "a place has all tokens";
+  c.context.exchange = config::ContextExchange::ring;
+  c.model.mla.kv_lora_rank = 80;  // 82 numbers, where keys and values are 80
+  ASSERT_FALSE(layout::context_division(c).latents);
+  EXPECT_EQ(elements(Buffer::attention_blocks), 2 * 3 * 8 * (6 + 4));
+  EXPECT_EQ(elements(Buffer::attention_latents), 0);
+  EXPECT_EQ(elements(Buffer::attention_expanded), 0);
+}
+
 // What no memory holds is most_bytes: sums do not overflow.
 TEST(Buffers, OfAnySizeHaveBytes) {
   auto c = gpt2(1);

@@ -121,6 +121,78 @@ TEST(AttentionSizes, CountBothWidthsOfHeads) {
   EXPECT_EQ(AttentionSizes(nested, equal, 3).block_elements(), 3 * 20 * 2 * 6);
 }
 
+// Where latents of 5 travel, a place of 20 tokens has 3 x 20 x 5 of them; keys and values are made of them at their
+// place.
+TEST(AttentionSizes, CountLatentsThatTravel) {
+  ContextHeads const heads{.heads = 8, .kv_heads = 8, .head_dim = 6, .value_dim = 4, .latent = 5};
+  ContextDivision nested{.seq_len = 40, .cp = 4, .all_to_all = 2};
+  EXPECT_EQ(AttentionSizes(nested, heads, 3).travelling_elements(), 3 * 20 * 4 * (6 + 4));
+  EXPECT_EQ(AttentionSizes(nested, heads, 3).latent_elements(), 0);
+  nested.latents = true;
+  AttentionSizes const sizes(nested, heads, 3);
+  EXPECT_EQ(sizes.travelling_elements(), 3 * 20 * 5);
+  EXPECT_EQ(sizes.latent_elements(), 3 * 20 * 5);
+  EXPECT_EQ(sizes.block_elements(), 3 * 20 * 4 * (6 + 4));
+  EXPECT_EQ(sizes.exchanged_elements(), sizes.qkv_elements());
+  auto wide = heads;
+  wide.latent = 100;
+  EXPECT_EQ(AttentionSizes(nested, wide, 3).exchanged_elements(), 2 * 3 * 10 * 100) << "latents for each member";
+}
+
+// A ring of 4 brings 30 tokens of 40. Among 4 members each sends its 10 tokens to 3 others; among 2 in a ring of 2 to
+// one of 2, and 20 tokens come from the other place.
+TEST(ContextTraffic, CountsLatents) {
+  ContextWidths const widths{.q = 48, .k = 48, .v = 32, .out = 32, .heads = 8, .latent = 6};
+  auto const ring = context_traffic({.seq_len = 40, .cp = 4, .latents = true}, widths);
+  EXPECT_DOUBLE_EQ(ring.forward, 30 * 6);
+  EXPECT_DOUBLE_EQ(ring.backward, 2 * 30 * 6);
+  EXPECT_DOUBLE_EQ(ring.sums, 30 * 6);
+  EXPECT_DOUBLE_EQ(ring.again, 30 * 6);
+  auto const members = context_traffic({.seq_len = 40, .cp = 4, .all_to_all = 4, .latents = true}, widths);
+  EXPECT_DOUBLE_EQ(members.forward, 7.5 * (48 + 32) + 30 * 6);
+  EXPECT_DOUBLE_EQ(members.backward, 7.5 * (48 + 32 + 8) + 2 * 30 * 6);
+  EXPECT_DOUBLE_EQ(members.sums, 7.5 * 8);
+  EXPECT_DOUBLE_EQ(members.again, 7.5 * 32);
+  auto const nested = context_traffic({.seq_len = 40, .cp = 4, .all_to_all = 2, .latents = true}, widths);
+  EXPECT_DOUBLE_EQ(nested.forward, 5 * (48 + 32) + 10 * 6 + 20 * 6);
+  EXPECT_DOUBLE_EQ(nested.backward, 5 * (48 + 32 + 8) + 2 * 10 * 6 + 2 * 20 * 6);
+  EXPECT_DOUBLE_EQ(nested.sums, 5 * 8 + 20 * 6);
+  EXPECT_DOUBLE_EQ(nested.again, 5 * 32 + 20 * 6);
+}
+
+// DeepSeek-V3: keys and values of 40,960 / tp, latents of 576. The decision is one of bytes, for each exchange.
+TEST(ContextTraffic, LatentsTravelWhereTheyAreFewerBytes) {
+  auto const travel = [](int tp, int cp, int all_to_all, std::int64_t latent, ContextBytes const& bytes = {2, 4}) {
+    std::int64_t const heads = 128 / tp;
+    ContextWidths const widths{
+        .q = heads * 192, .k = heads * 192, .v = heads * 128, .out = heads * 128, .heads = heads, .latent = latent};
+    return latents_are_less({.seq_len = 4096, .cp = cp, .all_to_all = all_to_all}, widths, bytes);
+  };
+  EXPECT_TRUE(travel(1, 8, 1, 576));
+  EXPECT_TRUE(travel(8, 8, 1, 576));
+  EXPECT_TRUE(travel(64, 8, 1, 576)) << "640 for two heads";
+  EXPECT_FALSE(travel(128, 8, 1, 576)) << "320 for one head";
+  EXPECT_FALSE(travel(8, 1, 1, 576)) << "nothing travels";
+  EXPECT_FALSE(travel(8, 8, 1, 0)) << "no latents";
+  // 3 a latent against 2 (k + v).
+  EXPECT_TRUE(travel(1, 8, 8, 576)) << "13,824 against 81,920";
+  EXPECT_TRUE(travel(4, 8, 8, 576)) << "13,824 against 20,480";
+  EXPECT_FALSE(travel(8, 8, 8, 576)) << "13,824 against 10,240";
+  EXPECT_TRUE(travel(8, 8, 4, 576)) << "6,912 against 10,240";
+  // [2, 2] with keys and values of 1,000: (3 + 2 x 2 (2 + s) / 2) latent against 2 + (2 + s), s the bytes of a sum.
+  auto const nested = [&](std::int64_t latent, ContextBytes const& bytes) {
+    ContextWidths const widths{.k = 600, .v = 400, .heads = 1, .latent = latent};
+    return latents_are_less({.seq_len = 4096, .cp = 4, .all_to_all = 2}, widths, bytes);
+  };
+  for (ContextBytes const& bytes : {ContextBytes{2, 4}, ContextBytes{4, 4}}) {
+    double const s = bytes.sums / bytes.storage;
+    // A rank's tokens are a quarter: 1/4 latent three times, and 1/2 latent 2 + s times; 1/8 (k + v) twice, and 1/4.
+    auto const equal = (2 / 8.0 + (2 + s) / 4) * 1000 / (3 / 4.0 + (2 + s) / 2);
+    EXPECT_TRUE(nested(static_cast<std::int64_t>(equal) - 1, bytes));
+    EXPECT_FALSE(nested(static_cast<std::int64_t>(equal) + 1, bytes));
+  }
+}
+
 TEST(ContextTraffic, CountsKeysAndValuesByTheirWidths) {
   ContextWidths const widths{.q = 48, .k = 12, .v = 8, .out = 32, .heads = 8};
   auto const ring = context_traffic({.seq_len = 40, .cp = 4}, widths);
@@ -140,6 +212,23 @@ TEST(ContextWait, CountsKeysAndValuesByTheirWidths) {
   EXPECT_DOUBLE_EQ(gather.forward, 3 * (5 + 10 * 20 * 4 / 2.0));
   auto const members = context_wait({.seq_len = 40, .cp = 2, .all_to_all = 2}, work, rates);
   EXPECT_DOUBLE_EQ(members.forward, 2 * 5 + 20 * (68 + 32) / 2.0 * 4 / 2);
+  EXPECT_DOUBLE_EQ(members.again, 5 + 20 * 32 / 2.0 * 4 / 2);
+}
+
+// A hop of a ring is 10 tokens of 6. A rank makes keys and values of three other places, once forward and three times
+// (with gradients) backward; 40 tokens of members need no more products than its own.
+TEST(ContextWait, CountsLatentsAndTheirExpansion) {
+  MachineRates const rates{.flops = 1, .bandwidth = 2, .latency = 5};
+  ContextWork const work{
+      .widths = {.q = 48, .k = 48, .v = 32, .out = 32, .heads = 8, .latent = 6}, .samples = 1, .expansion = 1000};
+  auto const gather = context_wait({.seq_len = 40, .cp = 4, .gather = true, .latents = true}, work, rates);
+  EXPECT_DOUBLE_EQ(gather.forward, 3 * (5 + 10 * 6 * 4 / 2.0) + 3 * 1000);
+  EXPECT_DOUBLE_EQ(gather.again, gather.forward);
+  EXPECT_DOUBLE_EQ(gather.backward, 6 * (5 + 10 * 6 * 4 / 2.0) + 9 * 1000);
+  auto const members = context_wait({.seq_len = 40, .cp = 2, .all_to_all = 2, .latents = true}, work, rates);
+  double const latents = 5 + 20 * 6 * 4 / 2.0;
+  EXPECT_DOUBLE_EQ(members.forward, 2 * 5 + 20 * (48 + 32) / 2.0 * 4 / 2 + latents);
+  EXPECT_DOUBLE_EQ(members.backward, 3 * 5 + 20 * (48 + 32 + 8) / 2.0 * 4 / 2 + 2 * latents);
   EXPECT_DOUBLE_EQ(members.again, 5 + 20 * 32 / 2.0 * 4 / 2);
 }
 

@@ -228,6 +228,36 @@ TEST(ContextTraffic, OfLlama) {
   EXPECT_EQ(plan::context_traffic(c).forward + plan::context_traffic(c).backward, 0);
 }
 
+// DeepSeek-V3 over a ring of 8, bf16: latents of 576 in place of keys and values of 40,960 / tp.
+TEST(ContextTraffic, OfDeepSeek) {
+  config::Config c;
+  c.model.hidden = 7168, c.model.heads = c.model.kv_heads = 128, c.model.head_size = 192, c.model.seq_len = 131072;
+  c.model.mla = {.kv_lora_rank = 512, .qk_nope_head_dim = 128, .qk_rope_head_dim = 64, .v_head_dim = 128};
+  c.run.precision = config::Precision::bf16;
+  c.parallel.cp = 8;
+  for (auto const exchange : {config::ContextExchange::ring, config::ContextExchange::gather})
+    for (int const tp : {1, 8}) {
+      c.context.exchange = exchange;
+      c.parallel.tp = tp;
+      auto const t = plan::context_traffic(c);
+      EXPECT_DOUBLE_EQ(t.forward, 7.0 / 8 * 131072 * 576 * 2);  // 126 MiB
+      EXPECT_DOUBLE_EQ(t.backward, 7.0 / 8 * 131072 * 576 * (2 + 4));
+      auto whole = c;
+      whole.model.mla.kv_lora_rank = 1 << 20;
+      EXPECT_DOUBLE_EQ(plan::context_traffic(whole).forward, 7.0 / 8 * 131072 * 40960 / tp * 2);
+    }
+  // Tokens for heads: latents go to each of 7 members, 16 Ki tokens, and queries and outputs as ever.
+  c.context.exchange = config::ContextExchange::all_to_all;
+  c.parallel.tp = 1;
+  auto const t = plan::context_traffic(c);
+  double const tokens = 16384, around = 7.0 / 8 * tokens * 128 * (192 + 128), members = 7 * tokens * 576;
+  EXPECT_DOUBLE_EQ(t.forward, 2 * (around + members));
+  EXPECT_DOUBLE_EQ(t.backward, 2 * (around + 2 * members) + 4 * 7.0 / 8 * tokens * 128);
+  c.parallel.tp = 8;
+  EXPECT_DOUBLE_EQ(plan::context_traffic(c).forward, 2 * 7.0 / 8 * tokens * 16 * (192 + 192 + 128 + 128))
+      << "keys and values are fewer bytes";
+}
+
 // 4 microbatches, 3 layers of a rank; remade attention asks for keys and values once more.
 TEST(ContextTraffic, OfAStep) {
   auto c = model();
@@ -329,6 +359,32 @@ TEST(ContextWait, IsAPartOfTheActionsOfAStage) {
     EXPECT_NEAR((with.recompute - without.recompute) / (layers * wait.again), 1, 1e-9);
     EXPECT_EQ(with.weight, without.weight);
   }
+}
+
+// The weight gradient behind latents comes with the input part, of own tokens and of those of three other places; keys
+// and values of these are made twice, and the gradients of their latents once.
+TEST(ContextWait, OfLatentsHasTheirExpansion) {
+  auto c = divided(4, config::ContextExchange::gather);
+  c.model.kv_heads = 6;
+  c.model.mla = {.kv_lora_rank = 10, .qk_nope_head_dim = 6, .qk_rope_head_dim = 2, .v_head_dim = 8};
+  layout::StageMap const stages({2, 5}, 2);
+  layout::MachineRates const free{.flops = 1e9, .bandwidth = infinity, .latency = 0};
+  double const own = 2.0 * 256 * 10 * 6 * (6 + 8) / 1e9;
+  auto const wait = wait_of(c, free);
+  EXPECT_NEAR(wait.forward / (3 * own), 1, 1e-9);
+  EXPECT_NEAR(wait.backward / (9 * own), 1, 1e-9);
+  auto apart = c;
+  apart.model.mla.kv_lora_rank = 1000;
+  ASSERT_FALSE(layout::context_division(apart).latents);
+  EXPECT_EQ(wait_of(apart, free).forward, 0);
+  auto alone = c;
+  alone.parallel.cp = 1;
+  alone.model.seq_len = 256;  // as many tokens a rank: only attention's work differs
+  auto const with = plan::model_costs(c, stages, free).stages[0],
+             without = plan::model_costs(alone, stages, free).stages[0];
+  EXPECT_NEAR((without.weight - with.weight) / (2 * own), 1, 1e-9);
+  double const attention = with.forward - without.forward - 2 * 3 * own;  // of two layers, forward
+  EXPECT_NEAR((with.input - without.input - 2 * attention) / (2 * 10 * own), 1, 1e-6);
 }
 
 // Long sequences hide a ring. With short windows all hops are open, and an all-to-all sends less.

@@ -156,6 +156,72 @@ TEST(StepTime, LatentAttentionExchangesLatents) {
   EXPECT_LT(seconds(latent({}))[TimePart::gemm_forward], seconds({})[TimePart::gemm_forward]);
 }
 
+// A ring of 8 brings latents of 576 numbers where keys and values would be 5,120. Keys and values of 7 other ranks'
+// tokens are made of them: 7 more products with kv_up in each pass, and as many forward ones again in backward.
+TEST(StepTime, LatentsTravelOverContext) {
+  auto machine = cluster("dgx-h100");
+  for (auto& level : machine.levels) level.bandwidth /= 10000, level.share.clear();  // otherwise attention hides all
+  auto const seconds = [&](std::vector<std::string> const& more) {
+    std::vector<std::string> words{"model.hidden=7168",
+                                   "model.layers=4",
+                                   "model.heads=128",
+                                   "model.ffn=18432",
+                                   "model.norm=rmsnorm",
+                                   "model.activation=swiglu",
+                                   "model.bias=false",
+                                   "model.position=rope",
+                                   "model.seq_len=8192",
+                                   "model.vocab_size=129280",
+                                   "model.mla.q_lora_rank=1536",
+                                   "model.mla.qk_nope_head_dim=128",
+                                   "model.mla.qk_rope_head_dim=64",
+                                   "parallel.tp=8",
+                                   "parallel.cp=8",
+                                   "context.exchange=ring",
+                                   "run.precision=bf16"};
+    words.insert(words.end(), more.begin(), more.end());
+    return plan::predict_step(input(words), machine, plan::kernels_of("flash", ""));
+  };
+  auto const latents = seconds({"model.mla.kv_lora_rank=512"}), wide = seconds({"model.mla.kv_lora_rank=8192"});
+  EXPECT_GT(wide[TimePart::context] / latents[TimePart::context], 8.0);
+  EXPECT_LT(wide[TimePart::context] / latents[TimePart::context], 9.5);
+  // Without cp a rank has an eighth of the tokens in the same linears, but for the seven products.
+  auto const alone = seconds({"model.mla.kv_lora_rank=512", "parallel.cp=1", "model.seq_len=1024"});
+  // Weights of a rank: all of what makes latents, an eighth of all else.
+  double const weights = 512 * 32768 / 8.0;
+  double const layer = 7168 * 2112.0 + (1536 * 24576.0 + 16384 * 7168.0 + 3 * 7168.0 * 18432) / 8 + weights;
+  EXPECT_NEAR(latents[TimePart::gemm_forward] / alone[TimePart::gemm_forward], 1 + 7 * weights / layer, 0.05);
+  EXPECT_NEAR(latents[TimePart::gemm_input] / alone[TimePart::gemm_input], 1 + 14 * weights / layer, 0.08);
+  EXPECT_NEAR(latents[TimePart::gemm_weight] / alone[TimePart::gemm_weight], 1 + 7 * weights / layer, 0.05);
+}
+
+// Every rank of tp norms all latents of its rows, which parallel.sequence divides.
+TEST(StepTime, NormsOfLatentsAreNotDividedOverHeads) {
+  auto const memory = [&](std::vector<std::string> const& more) {
+    std::vector<std::string> words{"model.hidden=7168",
+                                   "model.layers=4",
+                                   "model.heads=128",
+                                   "model.norm=rmsnorm",
+                                   "model.bias=false",
+                                   "model.position=rope",
+                                   "model.mla.kv_lora_rank=512",
+                                   "model.mla.q_lora_rank=1536",
+                                   "model.mla.qk_nope_head_dim=128",
+                                   "model.mla.qk_rope_head_dim=64",
+                                   "model.seq_len=4096",
+                                   "batch.micro=1",
+                                   "batch.global=1",
+                                   "parallel.tp=8",
+                                   "run.precision=bf16"};
+    words.insert(words.end(), more.begin(), more.end());
+    return plan::predict_step(input(words), cluster("dgx-h100"), plan::kernels_of("flash", ""))[TimePart::memory];
+  };
+  auto const numbers = [&](std::vector<std::string> const& more) {
+    return memory(more) - memory(with(more, {"model.mla.q_lora_rank=512"}));  // 1,024 columns fewer have a norm
+  };
+  EXPECT_NEAR(numbers({}) / numbers({"parallel.sequence=true"}), 8, 0.01);
+}
+
 // Sinks read and write the output of attention once more, biases of experts what the linears have given.
 TEST(StepTime, SinksAndBiasesOfExpertsWaitForMemory) {
   auto const seconds = [](std::vector<std::string> const& more) {
