@@ -540,6 +540,7 @@ void read_family(Reader& r, HuggingFaceModel& out, std::string const& path) {
     case ModelFamily::deepseek_v3: return read_deepseek_v3(r, out, path);
     case ModelFamily::glm4_moe: return read_glm4_moe(r, out, path);
     case ModelFamily::gpt_oss: return read_gpt_oss(r, out, path);
+    case ModelFamily::apertus: return read_apertus(r, out, path);
   }
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The parts that readers and writers of families share: the keys of Llama and of models with experts
-// (hugging_face.cpp), the families whose router is DeepSeek-V3's (hugging_face_deepseek.cpp), and gpt-oss
-// (hugging_face_gpt_oss.cpp).
+// (hugging_face.cpp), the families whose router is DeepSeek-V3's
+// (hugging_face_deepseek.cpp), gpt-oss (hugging_face_gpt_oss.cpp) and Apertus (hugging_face_apertus.cpp).
 
 #include "config/hugging_face_reader.hpp"
 
@@ -48,6 +48,8 @@ void read_deepseek_v3(Reader& r, HuggingFaceModel& out, std::string const& path)
 void read_glm4_moe(Reader& r, HuggingFaceModel& out, std::string const& path);
 /// Reads GptOssConfig: a Llama with attention sinks, clamped SwiGLU and experts with biases.
 void read_gpt_oss(Reader& r, HuggingFaceModel& out, std::string const& path);
+/// Reads ApertusConfig: a Llama with norms of queries and keys and xIELU in place of SwiGLU.
+void read_apertus(Reader& r, HuggingFaceModel& out, std::string const& path);
 
 /// True for the families whose router has sigmoid scores and biases of the choice.
 inline bool has_choice_bias(ModelFamily family) {

@@ -88,10 +88,11 @@ std::vector<std::string> strange(Model const& m, ModelFamily family) {
   want(m.norm == (gpt ? Norm::layernorm : Norm::rmsnorm), "norm", to_string(m.norm));
   want(m.position == (gpt ? Position::learned : Position::rope), "position", to_string(m.position));
   bool const gemma3 = family == ModelFamily::gemma3_text, gemma = gemma3 || family == ModelFamily::gemma2;
-  bool const gpt_oss = family == ModelFamily::gpt_oss;
+  bool const gpt_oss = family == ModelFamily::gpt_oss, apertus = family == ModelFamily::apertus;
   auto const activation = gpt       ? Activation::gelu
                           : gemma   ? Activation::geglu
                           : gpt_oss ? Activation::swiglu_clamped
+                          : apertus ? Activation::xielu
                                     : Activation::swiglu;
   want(m.activation == activation, "activation", to_string(m.activation));
   want(m.norm_offset == (gemma ? 1 : 0), "norm_offset", fmt::format("{}", m.norm_offset));
@@ -177,6 +178,7 @@ Json rope_of(Model const& m) {
 
 /// The only one of the families like Llama that the model can be.
 ModelFamily like_llama(Model const& m) {
+  if (m.activation == Activation::xielu) return ModelFamily::apertus;
   if (m.attention_sinks) return ModelFamily::gpt_oss;
   if (m.mla.on()) return ModelFamily::deepseek_v3;
   if (m.norm_placement == NormPlacement::sandwich)
@@ -356,6 +358,10 @@ Json write_llama(Model const& m, ModelFamily family) {
   if (family == ModelFamily::ministral3) write_query_beta(m, out);
   if (phi3 || family == ModelFamily::ministral3)
     out["sliding_window"] = has_window(m) ? Json(m.window_of(0)) : Json(nullptr);
+  if (family == ModelFamily::apertus) {
+    out["hidden_act"] = "xielu";
+    write_rope_parameters(m, out);  // without this object transformers takes a scaling of llama3
+  }
   if (row_of(family).windows == FamilyWindows::mixed) write_mixed_layers(m, family, out);
   if (family == ModelFamily::gemma2 || family == ModelFamily::gemma3_text) write_gemma(m, family, out);
   if (family == ModelFamily::qwen2 || family == ModelFamily::qwen3 || smollm3) out["use_sliding_window"] = false;

@@ -95,14 +95,15 @@ void add_model(std::vector<Key>& table) {
   s.integer("head_dim", &Model::head_size, {1, limits::hidden}, "width of an attention head",
             "hidden / heads; with model.mla qk_nope_head_dim + qk_rope_head_dim");
   s.integer("ffn", &Model::ffn, {1, limits::width}, "width of the feed-forward layer; a multiple of parallel.tp",
-            "4 hidden (gelu); 8/3 hidden, rounded up to 16 (swiglu, geglu, swiglu_clamped)");
+            "4 hidden (gelu, xielu); 8/3 hidden, rounded up to 16 (swiglu, geglu, swiglu_clamped)");
   s.integer("seq_len", &Model::seq_len, {1, limits::width}, "tokens in a sequence");
   s.choice("norm", &Model::norm, "kind of normalisation");
   s.choice("position", &Model::position, "how a token knows its place");
   s.choice(
       "activation", &Model::activation,
       "nonlinearity of the feed-forward layer; swiglu_clamped: (up + 1) gate sigmoid(swiglu_alpha gate), with gate "
-      "of at most swiglu_limit and up within +- swiglu_limit, as in gpt-oss");
+      "of at most swiglu_limit and up within +- swiglu_limit, as in gpt-oss; xielu: a parabola for numbers above 0 and "
+      "an exponential below, with two learned slopes a layer, as in Apertus");
   s.number("swiglu_alpha", &Model::swiglu_alpha, {.max = 1e6, .min_open = true},
            "of swiglu_clamped: factor in the sigmoid of the gate");
   s.number("swiglu_limit", &Model::swiglu_limit, {.max = 1e6, .min_open = true},

@@ -52,7 +52,9 @@ constexpr ModelFamilyRow rows[] = {
     {ModelFamily::gpt_oss, "gpt-oss", "GptOssForCausalLM",
      "as Llama, swiglu_clamped, attention_sinks, experts in all layers, moe.bias, softmax, normalize, one window for "
      "some layers",
-     true, QkNorm::none, NormPlacement::pre, FamilyWindows::mixed}};
+     true, QkNorm::none, NormPlacement::pre, FamilyWindows::mixed},
+    {ModelFamily::apertus, "Apertus", "ApertusForCausalLM", "as Llama, no bias, xielu, qk_norm head", false,
+     QkNorm::head}};
 
 constexpr bool in_order() {
   for (std::size_t i = 0; i < std::size(rows); ++i)

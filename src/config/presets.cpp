@@ -129,6 +129,10 @@ void gpt_oss(Model& m) {
   m.rope_scaling = RopeScaling::yarn, m.rope_scaling_factor = 32.0, m.rope_original_seq_len = 4096;
   m.rope_truncate = false;
 }
+void apertus(Model& m) {
+  m.qk_norm = QkNorm::head, m.activation = Activation::xielu;
+  m.rope_scaling = RopeScaling::llama3, m.rope_scaling_factor = 8.0, m.rope_original_seq_len = 8192;
+}
 void gemma(Model& m) {
   m.norm_eps = small_eps;
   m.norm_placement = NormPlacement::sandwich, m.norm_offset = 1, m.activation = Activation::geglu;
@@ -178,6 +182,8 @@ constexpr Preset table[] = {
     {"gemma3-270m", llama, 640, 18, 4, 1, 2048, 32768, 262144, 1e6, true, gemma3, {}, 256},
     {"gemma3-1b", llama, 1152, 26, 4, 1, 6912, 32768, 262144, 1e6, true, gemma3, {}, 256},
     {"phi4", llama, 5120, 40, 40, 10, 17920, 16384, 100352, 2.5e5, false},
+    {"apertus-8b", llama, 4096, 32, 32, 8, 21504, 65536, 131072, 1.2e7, false, apertus},
+    {"apertus-70b", llama, 8192, 80, 64, 8, 43008, 65536, 131072, 1.2e7, false, apertus},
     {"olmoe-1b-7b", llama, 2048, 16, 16, 0, 1024, 4096, 50304, 1e4, false, olmoe, olmoe_moe()},
     {"mixtral-tiny", llama, 96, 8, 12, 6, 192, 64, 256, 1e6, false, nullptr, mixtral_moe(192)},
     {"mixtral-8x7b", llama, 4096, 32, 32, 8, 14336, 32768, 32000, 1e6, false, nullptr, mixtral_moe(14336)},

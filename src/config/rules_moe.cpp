@@ -47,6 +47,14 @@ void check_chosen(Check const& c) {
           fmt::format("set model.moe.top_k to at most {0}, or model.moe.experts to at least {1}", m.experts, m.top_k));
 }
 
+/// The slopes of xIELU are those of one MLP.
+void check_activation(Check const& c) {
+  if (!c.known({"model.activation"}) || c.config.model.activation != Activation::xielu) return;
+  c.error({"model.activation", experts_key}, "an activation function without learned slopes, where a model has experts",
+          "activation \"xielu\"",
+          fmt::format("set model.activation to \"gelu\" or \"swiglu\", or {} to 0", experts_key));
+}
+
 /// Some layer must have experts.
 void check_layers(Check const& c) {
   if (!c.known({"model.layers", "model.moe.every", "model.moe.first_dense"})) return;
@@ -212,6 +220,7 @@ void check_moe(Check const& check) {
   check_overlap(check);
   if (!check.config.model.moe.on()) return check_unused(check);
   check_chosen(check);
+  check_activation(check);
   check_layers(check);
   check_groups(check);
   check_shared(check);

@@ -233,6 +233,7 @@ std::vector<std::string> export_model(comm::Communicator& world, Checkpoint cons
   require_table(checkpoint, table);
   std::vector<SafetensorsWriter::Item> items;
   for (auto const& t : layout.tensors) items.push_back({t.name, t.shape, t.wide});
+  for (auto const& constant : layout.constants) items.push_back({constant.name, {}, false});
   SafetensorsWriter writer(folder, std::move(items), options.type, options.shard_bytes);
 
   bool const root = world.rank() == 0;
@@ -252,6 +253,11 @@ std::vector<std::string> export_model(comm::Communicator& world, Checkpoint cons
       auto const& a = checkpoint.arrays[i];
       auto const bytes = static_cast<std::int64_t>(size_of(checkpoint.header.element));
       sums[i] = exporter.copy(i, layout::replica_share(a.rows, a.cols, bytes, world.rank(), world.size()));
+    }
+    auto number = layout.tensors.size();
+    for (auto const& constant : layout.constants) {
+      if (root) writer.write(number, 0, 1, Element::float64, &constant.value);
+      ++number;
     }
     writer.flush();
   });

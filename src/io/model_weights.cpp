@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <set>
 #include <span>
@@ -114,12 +115,29 @@ bool ModelWeights::is_prediction(std::string_view tensor) const {
   return files_.find(fmt::format("{}{}.eh_proj.weight", prefix, layer)) != nullptr;
 }
 
-void ModelWeights::require_tensors() const {
+bool ModelWeights::is_constant(std::string const& name) {
+  auto const& all = layout_.constants;
+  auto const it = std::find_if(all.begin(), all.end(), [&](auto const& c) { return c.name == name; });
+  if (it == all.end()) return false;
+  auto const& tensor = *files_.find(name);
+  constexpr double rounding = 1.0 / 256;  // of the widest of the types, bf16
+  double found = 0.0;
+  bool const one = tensor.type && tensor.elements() == 1;
+  if (one) reader_.read(tensor, 0, 1, Element::float64, &found);
+  if (one && std::fabs(found - it->value) <= rounding * std::fabs(it->value)) return true;
+  throw refused(fmt::format("{}, the number of all models of the family {}", it->value, to_string(config_.family)),
+                one ? fmt::format("{}", found) : fmt::format("{} {}", tensor.dtype, shape_text(tensor.shape)),
+                fmt::format("{}, tensor {}", files_.files[tensor.file], name),
+                "p3d computes with that number alone: use a model that has it");
+}
+
+void ModelWeights::require_tensors() {
   std::set<std::string> wanted;
   for (auto const& t : layout_.tensors) wanted.insert(tensor_of(t).name);
   for (auto const& [name, tensor] : files_.tensors) {
     bool const tied_output = name == output_layer && config_.model.tied_embeddings;
     if (wanted.contains(name) || tied_output || layout::is_hugging_face_buffer(name) || is_prediction(name)) continue;
+    if (is_constant(name)) continue;
     throw refused(fmt::format("only tensors of a {} as config.json describes it", to_string(config_.family)),
                   fmt::format("{} {}", name, shape_text(tensor.shape)), files_.files[tensor.file],
                   "p3d would leave this tensor out, and compute something else: use a model without it");

@@ -5,6 +5,7 @@
 #include <p3d/layout/hugging_face.hpp>
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/xielu.hpp>
 
 #include <fmt/format.h>
 
@@ -107,6 +108,9 @@ constexpr NameRow gpt_oss_names[] = {{"moe.router", "model.layers.{}.mlp.router"
                                      {"moe.experts.up", "model.layers.{}.mlp.experts.gate_up_proj"},
                                      {"moe.experts.down", "model.layers.{}.mlp.experts.down_proj", true}};
 
+constexpr NameRow apertus_names[] = {{"norm1", "model.layers.{}.attention_layernorm"},
+                                     {"norm2", "model.layers.{}.feedforward_layernorm"}};
+
 /// A parameter's name without its layer, cut before its last dot: "layers.3.attn.q.weight" is "attn.q" and ".weight".
 struct SplitName {
   std::string stem, ending;
@@ -139,6 +143,7 @@ NameRow const& find_row(ModelFamily family, std::string const& stem) {
   if (family == ModelFamily::phi3) row = find(phi3_names);
   if (has_choice_bias(family)) row = find(deepseek_names);
   if (family == ModelFamily::gpt_oss) row = find(gpt_oss_names);
+  if (family == ModelFamily::apertus) row = find(apertus_names);
   if (!row) row = family == ModelFamily::gpt2 ? find(gpt2_names) : find(llama_names);
   if (!row) row = family == ModelFamily::mixtral ? find(mixtral_names) : find(qwen_moe_names);
   if (!row) base::contract_violated("row", __FILE__, __LINE__, "every parameter of the family has a tensor: " + stem);
@@ -181,12 +186,24 @@ HuggingFacePlace add_joined_experts(NameRow const& row, SplitName const& name, P
   return place;
 }
 
-/// The name of the tensor of a vector of gpt-oss that other models do not have; "": it is none of these.
-std::string gpt_oss_vector(ParamSpec const& spec) {
+/// The name of the tensor of a vector that models of one family alone have (gpt-oss, Apertus); "": it is none of these.
+std::string own_vector(ParamSpec const& spec) {
   auto const of_layer = [&](char const* name) { return fmt::format("model.layers.{}.{}", spec.layer, name); };
   if (spec.name.ends_with(".attn.sinks")) return of_layer("self_attn.sinks");
   if (spec.name.ends_with(".moe.router.linear_bias")) return of_layer("mlp.router.bias");
+  if (spec.name.ends_with(".mlp.alpha_p")) return of_layer("mlp.act_fn.alpha_p");
+  if (spec.name.ends_with(".mlp.alpha_n")) return of_layer("mlp.act_fn.alpha_n");
   return "";
+}
+
+/// The constants of xIELU in each layer.
+std::vector<HuggingFaceConstant> xielu_constants(std::int64_t layers) {
+  std::vector<HuggingFaceConstant> out;
+  for (std::int64_t l = 0; l < layers; ++l) {
+    out.push_back({fmt::format("model.layers.{}.mlp.act_fn.beta", l), base::xielu_beta});
+    out.push_back({fmt::format("model.layers.{}.mlp.act_fn.eps", l), base::xielu_eps});
+  }
+  return out;
 }
 
 }  // namespace
@@ -194,6 +211,7 @@ std::string gpt_oss_vector(ParamSpec const& spec) {
 HuggingFaceLayout hugging_face_layout(config::ModelFamily family, config::Model const& model, ParamTable const& table) {
   HuggingFaceLayout out;
   out.family = family;
+  if (family == ModelFamily::apertus) out.constants = xielu_constants(model.layers);
   std::size_t weight = 0, bias = 0;  // the tensors that parameters share with the one before
   for (auto const& spec : table.specs()) {
     if (has_choice_bias(family) && spec.name.ends_with(".moe.router.bias")) {
@@ -205,7 +223,7 @@ HuggingFaceLayout hugging_face_layout(config::ModelFamily family, config::Model 
       out.places.push_back({.tensor = HuggingFacePlace::nowhere});
       continue;
     }
-    if (auto name = gpt_oss_vector(spec); !name.empty()) {
+    if (auto name = own_vector(spec); !name.empty()) {
       out.places.push_back({.tensor = out.tensors.size()});
       out.tensors.push_back({std::move(name), {spec.cols}});
       continue;

@@ -6,6 +6,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
+#include <p3d/base/xielu.hpp>
 #include <p3d/config/config.hpp>
 
 #include <fmt/format.h>
@@ -178,7 +179,22 @@ private:
       fused(prefix, l, {{"gate", ffn}, {"up", ffn}}, bias);
     else
       fused(prefix, l, {{"up", ffn}}, bias);
+    if (m_.activation == config::Activation::xielu) slopes(prefix, l);
     projection(prefix + "down", l, ffn, bias);
+  }
+
+  /// The learned numbers of xIELU. Each rank of tp has other columns of what they multiply: their gradient is a sum
+  /// over tp. The first values make slopes of 0.8 (arXiv 2411.13010, section 3).
+  void slopes(std::string const& prefix, int l) {
+    constexpr double first_slope = 0.8;
+    auto const slope = [&](char const* name, double above) -> ParamSpec& {
+      auto& p = vector(prefix + name, l, 1, replicated, Init::constant);
+      p.value = std::log(std::expm1(above));  // softplus of it is `above`
+      p.token_axes = p.token_axes.plus(Axis::tp);
+      return p;
+    };
+    slope("alpha_p", first_slope);
+    slope("alpha_n", first_slope - base::xielu_beta).follows_previous = true;
   }
 
   void moe(std::string const& prefix, int l) {

@@ -13,13 +13,14 @@
 
 namespace p3d::model {
 
-/// An MLP: GELU, or a SwiGLU or GeGLU of (gate | up). The activation function adds the bias of the first linear. As
-/// shared experts its output may have a gate (SharedGate).
+/// An MLP: GELU or xIELU, or a SwiGLU or GeGLU of (gate | up). The activation function adds the bias of the first
+/// linear. As shared experts its output may have a gate (SharedGate).
 template <class P>
 class MlpLayer final : public LinearSubLayer<P> {
 public:
   using S = typename P::Storage;
   using typename LinearSubLayer<P>::Parts;
+  using typename SubLayer<P>::G;
   using typename SubLayer<P>::Sums;
   MlpLayer(config::Config const& c, parallel::TensorParallel& tp, int layer)
       : LinearSubLayer<P>(c, tp, layer),
@@ -51,7 +52,7 @@ private:
   }
   void apply(LayerCall<P> const& c) const override {
     auto const p = parts(c);
-    activation_forward<S>(activation_, tp_->exec, p.inner, p.outer, p.in_bias.value);
+    activation_forward<S>(activation_, tp_->exec, p.inner, p.outer, p.in_bias.value, c.w.slopes.value);
   }
   View2<S> branch_input(LayerCall<P> const& c) const override {
     auto const p = parts(c);
@@ -66,8 +67,11 @@ private:
     if (sizes_.moe.gates_shared)
       SharedGate<P>::backward(*tp_, c.w.moe, this->ends(c).input, c.a.moe, c.t.moe, p.outer, p.d_outer, c.t.moe.dx);
   }
-  void apply_backward(LayerCall<P> const& c, Sums& /*sums*/) const override {
+  void apply_backward(LayerCall<P> const& c, Sums& sums) const override {
     auto const p = parts(c);
+    if (activation_.kind == config::Activation::xielu)
+      return kernels::xielu_backward<S, G>(tp_->exec, p.inner, c.w.slopes.value, p.d_outer, p.d_inner, p.in_bias.value,
+                                           c.w.slopes.grad, sums);
     activation_backward<S>(activation_, tp_->exec, p.inner, p.d_outer, p.d_inner, p.in_bias.value);
   }
 

@@ -73,6 +73,8 @@ void Parameters<P>::draw_run(ExecSpace const& exec, layout::OwnedRun const& run,
     View2<Master> const local(out.data() + begin, r.rows, r.cols);
     if (spec.init == layout::Init::ones) {
       kernels::fill<Master>(exec, device::flat(local), Master(1));
+    } else if (spec.init == layout::Init::constant) {
+      kernels::fill<Master>(exec, device::flat(local), static_cast<Master>(spec.value));
     } else {
       kernels::fill_normal<Master>(exec, base::random_key(seed_, "init." + spec.name), spec.std, item.row_begin + r.row,
                                    item.col_begin + r.col, spec.cols, r.rows, local);

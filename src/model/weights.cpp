@@ -62,6 +62,7 @@ BlockWeights<P> block_weights(config::Config const& c, Parameters<P> const& para
   auto const first_up = mlp + (gated ? "gate" : "up");
   w.up = params.fused_matrix(first_up + ".weight", mlp + "up.weight");
   w.up_bias = params.fused_vector(first_up + ".bias", mlp + "up.bias");
+  w.slopes = params.fused_vector(mlp + "alpha_p", mlp + "alpha_n");
   w.down = params.matrix(mlp + "down.weight");
   w.down_bias = params.vector(mlp + "down.bias");
   return w;

@@ -13,8 +13,7 @@ from program import AppTest
 
 MODELS = program.SOURCE / "tests/golden/hugging_face"
 CASES = ("gpt2", "llama", "llama3", "mistral", "mistral_nemo", "qwen2", "qwen3", "olmo2", "olmo3",
-         "granite", "glm4", "gemma2", "gemma3", "phi3", "ministral3", "yarn",
-         "smollm3")
+         "granite", "glm4", "gemma2", "gemma3", "phi3", "ministral3", "yarn", "smollm3", "apertus")
 EXPERTS = ("mixtral", "qwen2_moe", "qwen2_moe_bias", "qwen3_moe", "olmoe", "glm4_moe", "deepseek_v3",
            "deepseek_v3_plain", "gpt_oss")
 
@@ -54,6 +53,23 @@ def change_tensor(path, name, data):
     begin, end = (8 + size + offset for offset in json.loads(old[8:8 + size])[name]["data_offsets"])
     assert end - begin == len(data)
     path.write_bytes(old[:begin] + data + old[end:])
+
+
+def remove_tensors(path, ending):
+    """Removes the tensors with this ending from a safetensors file."""
+    data = path.read_bytes()
+    end = 8 + struct.unpack("<Q", data[:8])[0]
+    header, kept, numbers = json.loads(data[8:end]), {}, b""
+    for name, tensor in header.items():
+        if name.endswith(ending):
+            continue
+        if name != "__metadata__":
+            begin, stop = (end + offset for offset in tensor["data_offsets"])
+            tensor["data_offsets"] = [len(numbers), len(numbers) + stop - begin]
+            numbers += data[begin:stop]
+        kept[name] = tensor
+    text = json.dumps(kept).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + numbers)
 
 
 def expected(case, word):
@@ -241,6 +257,27 @@ class Models(AppTest):
             for precision, tolerance in (("fp64", 1e-7), ("bf16", 1e-4), ("fp16", 1e-4)):
                 self.assertAlmostEqual(losses[precision, 0.0], losses[precision, 7.0], delta=tolerance)
             shutil.rmtree(folder)
+
+    def test_constants_of_an_activation_function(self):
+        folder = self.copy("apertus")
+        weights, whole = folder / "model.safetensors", tensors(MODELS / "apertus")
+        self.assertEqual(whole["model.layers.0.mlp.act_fn.beta"], ("F32", (), struct.pack("<f", 0.5)))
+        for ending in ("act_fn.beta", "act_fn.eps"):  # a file may lack them; p3d writes them
+            remove_tensors(weights, ending)
+        self.good("import", folder, "a.h5")
+        self.good("export", "a.h5", "out", "--dtype", "fp32")
+        self.assertEqual(tensors(self.folder / "out"), whole)
+        self.good("export", "a.h5", "half", "--dtype", "bf16")
+        self.assertEqual(tensors(self.folder / "half")["model.layers.1.mlp.act_fn.eps"], ("BF16", (), b"\x86\xb5"))
+        self.good("import", "half", "b.h5")
+        self.good("export", "b.h5", "again", "--dtype", "bf16")
+        self.assertEqual(tensors(self.folder / "half"), tensors(self.folder / "again"))
+        shutil.copyfile(MODELS / "apertus/model.safetensors", weights)
+        change_tensor(weights, "model.layers.1.mlp.act_fn.beta", struct.pack("<f", 0.25))
+        self.refused("import", folder, "c.h5", parts=["0.5, the number of all models of the family apertus", "0.25",
+                                                      "tensor model.layers.1.mlp.act_fn.beta"])
+        remove_tensors(weights, "layers.1.mlp.act_fn.alpha_n")
+        self.refused("import", folder, "c.h5", parts=["the tensor model.layers.1.mlp.act_fn.alpha_n [1]"])
 
     def test_layers_of_multi_token_prediction_are_left_out(self):
         folder = self.change_config("glm4_moe", num_nextn_predict_layers=1)

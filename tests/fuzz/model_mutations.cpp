@@ -51,6 +51,7 @@ config::Model small_model(config::ModelFamily family) {
   if (family == ModelFamily::mistral) m.window = {3};
   if (family == ModelFamily::olmo3) m.window = {3, 0}, m.rope_scaling = config::RopeScaling::none;
   if (family == ModelFamily::smollm3) m.rope_layers = {1, 0};
+  if (family == ModelFamily::apertus) m.activation = config::Activation::xielu;
   m.qk_norm = config::row_of(family).qk_norm;
   m.norm_placement = config::row_of(family).norm_placement;
   if (!config::row_of(family).experts) return m;

@@ -140,8 +140,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, HuggingFace,
                          ::testing::Values("gpt2", "llama", "llama3", "mistral", "mistral_nemo", "ministral3",
                                            "mixtral", "qwen2", "qwen2_moe", "qwen2_moe_bias", "qwen3", "qwen3_moe",
                                            "olmo2", "olmo3", "olmoe", "granite", "glm4", "gemma2", "gemma3", "phi3",
-                                           "yarn", "smollm3", "glm4_moe", "deepseek_v3", "deepseek_v3_plain",
-                                           "gpt_oss"),
+                                           "yarn", "smollm3", "glm4_moe", "deepseek_v3", "deepseek_v3_plain", "gpt_oss",
+                                           "apertus"),
                          [](auto const& info) { return info.param; });
 
 }  // namespace

@@ -98,6 +98,12 @@ CASES = {
         vocab_size=256, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-5, tie_word_embeddings=True,
         sliding_window=9, pad_token_id=None, **TOKENS)),
+    "apertus": (torch.float32, None, lambda: transformers.ApertusConfig(
+        vocab_size=256, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-5, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 0.5,
+                         "high_freq_factor": 2.0, "original_max_position_embeddings": 16}, pad_token_id=None,
+        **TOKENS)),
     "yarn": (torch.float32, None, lambda: transformers.Olmo3Config(
         vocab_size=256, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=64, sliding_window=20, rms_norm_eps=1e-6,

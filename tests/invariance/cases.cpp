@@ -34,13 +34,13 @@ std::vector<Model> models(int ranks) {
            global});
     }
   }
-  // Heads that are wider than hidden / heads with norms and sinks, biases of q, k and v alone, and layers that do not
-  // rotate.
+  // Heads that are wider than hidden / heads with norms and sinks, biases of q, k and v alone, layers that do not
+  // rotate, and an activation function with learned slopes.
   auto qwen2 = out[2];
   qwen2.name = "qwen2-tied";
-  qwen2.overrides.insert(qwen2.overrides.end(),
-                         {fmt::format("model.head_dim={}", head_dim + 2), "model.qkv_bias=true",
-                          "model.rope_layers=[1, 0]", "model.qk_norm=head", "model.attention_sinks=true"});
+  qwen2.overrides.insert(qwen2.overrides.end(), {fmt::format("model.head_dim={}", head_dim + 2), "model.qkv_bias=true",
+                                                 "model.rope_layers=[1, 0]", "model.qk_norm=head",
+                                                 "model.attention_sinks=true", "model.activation=xielu"});
   out.push_back(std::move(qwen2));
   // Latent attention, whose keys and values come from one short vector of a token.
   auto latent = out[3];

@@ -52,7 +52,7 @@ std::vector<Case> cases() {
     return words;
   };
   return {{"llama", with(llama, {"model.seq_len=37", "batch.micro=2"})},
-          {"gpt2", with(gpt2, {"model.seq_len=33", "batch.micro=1"})},
+          {"gpt2", with(gpt2, {"model.seq_len=33", "batch.micro=1", "model.activation=xielu"})},
           {"window",
            with(llama, {"model.seq_len=40", "batch.micro=1", "model.window=[7, 0]", "model.norm_placement=post",
                         "model.rope_local_theta=100", "model.attention_multiplier=0.5", "model.rope_pairs=neighbours",

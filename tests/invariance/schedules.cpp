@@ -81,15 +81,16 @@ std::vector<Variant> variants(int pp) {
   return out;
 }
 
-/// Three models: tied embeddings with dropout, and none of them with grouped queries and sinks or latent attention. 16
-/// layers, for four stages on each of four ranks; with odd numbers of microbatches dealt by cost, where the head weighs
-/// as much as 8 layers and leaves its stage none.
+/// Three models: tied embeddings with dropout and learned slopes, and none of them with grouped queries and sinks or
+/// latent attention. 16 layers, for four stages on each of four ranks; with odd numbers of microbatches dealt by cost,
+/// where the head weighs as much as 8 layers and leaves its stage none.
 Config make_config(bool llama, Mesh mesh, int microbatches, std::vector<std::string> const& schedule, int seed) {
   p3d::test::Keys const own{"model.vocab_size=1025",
                             p3d::test::licence_text(),
                             "batch.micro=1",
                             "run.precision=fp64",
                             llama ? "model.dropout=0" : "model.dropout=0.1",
+                            llama ? "model.activation=swiglu" : "model.activation=xielu",
                             llama ? "model.norm_placement=post" : "model.norm_placement=pre",
                             llama ? "model.attention_softcap=0.1" : "model.attention_softcap=0",
                             llama ? "model.logits_softcap=0.5" : "model.logits_softcap=0",

@@ -28,8 +28,8 @@ enum class Norm { layernorm, rmsnorm };
 constexpr auto enum_names(Norm) { return std::array{"layernorm", "rmsnorm"}; }
 enum class Position { learned, rope };
 constexpr auto enum_names(Position) { return std::array{"learned", "rope"}; }
-enum class Activation { gelu, swiglu, geglu, swiglu_clamped };
-constexpr auto enum_names(Activation) { return std::array{"gelu", "swiglu", "geglu", "swiglu_clamped"}; }
+enum class Activation { gelu, swiglu, geglu, swiglu_clamped, xielu };
+constexpr auto enum_names(Activation) { return std::array{"gelu", "swiglu", "geglu", "swiglu_clamped", "xielu"}; }
 /// The RMS norm of queries and keys: none, one for each head, or one for all heads of a token.
 enum class QkNorm { none, head, full };
 constexpr auto enum_names(QkNorm) { return std::array{"none", "head", "full"}; }
@@ -198,7 +198,7 @@ struct Model {
   std::int64_t heads = 4;
   std::int64_t kv_heads = 4;   ///< default: heads
   std::int64_t head_size = 0;  ///< model.head_dim, width of a head; 0, which no parsed input has: hidden / heads
-  std::int64_t ffn = 256;      ///< default: 4 hidden (gelu), 8/3 hidden rounded up to 16 (with a gate)
+  std::int64_t ffn = 256;      ///< default: 4 hidden (no gate), 8/3 hidden rounded up to 16 (with a gate)
   std::int64_t seq_len = 64;
   Norm norm = Norm::layernorm;
   Position position = Position::learned;
@@ -288,7 +288,7 @@ struct Model {
   /// True when the linear of q, k and v has a bias.
   bool has_qkv_bias() const { return bias || qkv_bias; }
   /// True when the activation function multiplies by a gate, which has a matrix of its own.
-  bool gated() const { return activation != Activation::gelu; }
+  bool gated() const { return activation != Activation::gelu && activation != Activation::xielu; }
   /// Number of matrices of an MLP, or of an expert: up, down and maybe a gate.
   int mlp_matrices() const { return gated() ? 3 : 2; }
   /// The entry of `window` for a layer; 0: the layer has no window.

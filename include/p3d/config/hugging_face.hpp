@@ -36,13 +36,15 @@ enum class ModelFamily {
   smollm3,
   deepseek_v3,
   glm4_moe,
-  gpt_oss
+  gpt_oss,
+  apertus
 };
 /// Names as model_type says them.
 constexpr auto enum_names(ModelFamily) {
-  return std::array{"gpt2",   "llama",       "mistral", "ministral3", "mixtral",     "qwen2",    "qwen2_moe",
-                    "qwen3",  "qwen3_moe",   "olmo2",   "olmo3",      "olmoe",       "granite",  "glm4",
-                    "gemma2", "gemma3_text", "phi3",    "smollm3",    "deepseek_v3", "glm4_moe", "gpt_oss"};
+  return std::array{"gpt2",        "llama",    "mistral",   "ministral3",  "mixtral", "qwen2",
+                    "qwen2_moe",   "qwen3",    "qwen3_moe", "olmo2",       "olmo3",   "olmoe",
+                    "granite",     "glm4",     "gemma2",    "gemma3_text", "phi3",    "smollm3",
+                    "deepseek_v3", "glm4_moe", "gpt_oss",   "apertus"};
 }
 
 /// The windows of a family's layers: none; one for all layers, or none; one for some layers.

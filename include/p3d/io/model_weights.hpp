@@ -44,10 +44,12 @@ private:
   void read_run(Tensor const& tensor, layout::ElementRun const& run, Element as, char* to);
   /// The stored tensor for one that the model needs. Throws when it is missing or does not fit.
   Tensor const& tensor_of(layout::HuggingFaceTensor const& wanted) const;
+  /// True for a tensor that holds a constant of the model. Throws when it holds another number.
+  bool is_constant(std::string const& tensor);
   /// True for a tensor of a layer of multi-token prediction, which is left out.
   bool is_prediction(std::string_view tensor) const;
   /// Throws unless the files hold all tensors of the model and no others.
-  void require_tensors() const;
+  void require_tensors();
   /// Throws when a tied output layer is also stored, with other numbers than the embedding.
   void require_tied();
 

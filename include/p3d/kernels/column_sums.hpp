@@ -13,7 +13,7 @@ namespace p3d::kernels {
 template <class S, class G = Acc<S>>
 class ColumnSums {
 public:
-  static constexpr int most = 12;  ///< sums registered at a time; base::Error beyond
+  static constexpr int most = 16;  ///< sums registered at a time; base::Error beyond
   ColumnSums() = default;
   ColumnSums(ColumnSums const&) = delete;
   ColumnSums& operator=(ColumnSums const&) = delete;

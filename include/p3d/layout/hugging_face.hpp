@@ -48,11 +48,18 @@ struct HuggingFacePlace {
   bool stored() const { return tensor != nowhere; }
 };
 
+/// A tensor of one number that is the same in all models of a family. p3d computes with that number.
+struct HuggingFaceConstant {
+  std::string name;
+  double value = 0.0;
+};
+
 /// All tensors of a model, and the place of each parameter.
 struct HuggingFaceLayout {
   config::ModelFamily family = config::ModelFamily::gpt2;
-  std::vector<HuggingFaceTensor> tensors;  ///< in the order of the table
-  std::vector<HuggingFacePlace> places;    ///< one for each row of the table
+  std::vector<HuggingFaceTensor> tensors;      ///< in the order of the table
+  std::vector<HuggingFacePlace> places;        ///< one for each row of the table
+  std::vector<HuggingFaceConstant> constants;  ///< tensors that no parameter lies in
 };
 
 /// The layout of a model of a family (config::family_of).

@@ -15,7 +15,7 @@
 namespace p3d::layout {
 
 /// Initial distribution of a parameter.
-enum class Init { zeros, ones, normal };
+enum class Init { zeros, ones, constant, normal };
 
 /// A dimension of a parameter (0: rows, 1: columns) that is divided over the ranks along an axis.
 struct Split {
@@ -35,6 +35,7 @@ struct ParamSpec {
   bool padded = false;  ///< the rows are padded up to a multiple of their parts (vocabulary)
   Init init = Init::zeros;
   double std = 0.0;     ///< standard deviation for Init::normal
+  double value = 0.0;   ///< number that fills it with Init::constant
   bool decay = false;   ///< weight decay applies (matrices yes, biases and norms no)
   bool trained = true;  ///< its gradient trains it; false: it has no gradient, and is set in another way (router.bias)
   int layer = 0;        ///< layer number; -1 embedding side, num_layers head side
@@ -99,7 +100,8 @@ private:
 ///   [kv_lora_rank + qk_rope_head_dim, hidden], q_latent_norm|kv_latent_norm.weight, q_up.weight [heads head_dim,
 ///   q_lora_rank] and kv_up.weight [heads (qk_nope_head_dim + v_head_dim), kv_lora_rank]; with q_lora_rank 0
 ///   layers.L.attn.q.weight [heads head_dim, hidden] in place of q_down, q_latent_norm and q_up,
-///   layers.L.norm2.weight|bias, layers.L.mlp.gate|up.weight|bias, layers.L.mlp.down.weight|bias
+///   layers.L.norm2.weight|bias, layers.L.mlp.gate|up.weight|bias, layers.L.mlp.down.weight|bias,
+///   layers.L.mlp.alpha_p|alpha_n [1, 1] (activation xielu: the numbers of its slopes),
 ///   final_norm.weight|bias, head.weight [vocab, hidden] (untied only)
 /// A layer with experts (model.moe) has, instead of mlp and without biases of linears:
 ///   layers.L.moe.router.weight [experts, hidden], layers.L.moe.router.bias [1, experts] (choice_bias only),
@@ -113,10 +115,10 @@ private:
 /// matrices are [out, in].
 ///
 /// With parallel.sequence, tp splits the tokens of parameters that it does not split itself: norms, the biases behind
-/// row-parallel matrices, positions. It splits the heads that a norm of one head sees in any case. With
-/// pipeline.vocab_parallel, the rows of the vocabulary are divided over pp, and those parts over tp. Initial values are
-/// normal(0, 0.02), biases 0; attn.out and mlp.down have normal(0, 0.02 / sqrt(2 layers)) (GPT-2). In moe, down of
-/// experts is as that of mlp, and the others are as other matrices.
+/// row-parallel matrices, positions. It splits the heads that a norm of one head sees in any case, and the columns that
+/// xIELU's slopes see. With pipeline.vocab_parallel, the rows of the vocabulary are divided over pp, and those parts
+/// over tp. Initial values are normal(0, 0.02), biases 0; attn.out and mlp.down have normal(0, 0.02 / sqrt(2 layers))
+/// (GPT-2). In moe, down of experts is as that of mlp, and the others are as other matrices.
 ParamTable make_param_table(config::Config const& config);
 
 /// True when a stage holds the parameter: the stage of its layer, the first for the embedding side, the last for the

@@ -42,6 +42,7 @@ struct BlockWeights {
   Vector<P> q_latent, kv_latent;
   Vector<P> qkv_bias, attn_out_bias, up_bias, down_bias;
   Vector<P> sinks;    ///< [heads]: logits of attention sinks, or empty
+  Vector<P> slopes;   ///< [2]: alpha_p and alpha_n of xIELU (kernels/xielu.hpp), or empty
   MoeWeights<P> moe;  ///< routed experts; then `up` and `down` are those of shared experts, or empty
 };
 

@@ -5,14 +5,14 @@ DENSE_PRESETS = ("gpt2-tiny", "gpt2-124m", "gpt2-350m", "gpt2-774m", "gpt2-1558m
                  "gpt3-175b", "llama-tiny", "llama-124m", "llama2-7b", "llama2-13b", "llama2-70b", "llama3-8b",
                  "llama3-70b", "mistral-nemo-12b", "qwen2.5-0.5b", "qwen2.5-7b", "smollm3-3b", "qwen3-0.6b",
                  "qwen3-8b", "olmo2-1b", "olmo2-7b", "granite3.1-2b", "glm4-9b", "phi4", "gemma3-270m",
-                 "gemma3-1b", "gemma2-2b", "gemma2-9b")
+                 "gemma3-1b", "gemma2-2b", "gemma2-9b", "apertus-8b", "apertus-70b")
 EXPERT_PRESETS = {"mixtral-tiny": 2, "mixtral-8x7b": 1, "qwen-moe-tiny": 2, "deepseek-moe-tiny": 2, "qwen3-30b-a3b": 2,
                   "olmoe-1b-7b": 2, "glm4.5-air": 1, "deepseek-v3-tiny": 1, "deepseek-v3": 1, "moonlight-16b-a3b": 1,
                   "gpt-oss-20b": 1, "gpt-oss-120b": 1}
 LATENT_PRESETS = ("deepseek-v3-tiny", "deepseek-v3", "moonlight-16b-a3b")
 FIRST_DENSE = {"deepseek-moe-tiny": 1, "glm4.5-air": 1, "deepseek-v3-tiny": 1, "deepseek-v3": 3, "moonlight-16b-a3b": 1}
 LLAMA = ("llama", "mistral", "mixtral", "qwen", "deepseek", "moonlight", "smollm3", "olmo", "granite", "glm4", "phi4",
-         "gemma", "gpt-oss")
+         "gemma", "gpt-oss", "apertus")
 
 
 def kind(f):
@@ -97,7 +97,8 @@ def details(f):
             f.set(model__attention_softcap=d.among("0.0", "0.1", "2.0", "50.0"),
                   model__logits_softcap=d.among("0.0", "0.3", "30.0"))
         elif change == "activation":
-            f.set(model__activation=d.among("gelu", "swiglu", "geglu", "swiglu_clamped"))
+            f.set(model__activation=d.among("gelu", "swiglu", "geglu", "swiglu_clamped",
+                                            "geglu" if f.experts else "xielu"))
             if f.get("model.activation") == "swiglu_clamped" and d.chance(0.6):
                 f.set(model__swiglu_alpha=d.among("1.0", "2.5"), model__swiglu_limit=d.among("0.05", "0.5"))
         elif change == "bias":

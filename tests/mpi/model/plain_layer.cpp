@@ -174,11 +174,19 @@ Complex PlainLayer::activation(Complex gate, Complex up) const {
   return c_.model.activation == config::Activation::geglu ? gelu(gate) * up : gelu(up);
 }
 
+Complex PlainLayer::xielu(Complex x, std::string const& prefix) const {
+  auto const softplus = [&](char const* name) { return std::log(1.0 + std::exp((*find(prefix + name))(0, 0))); };
+  if (x.real() > 0) return softplus("alpha_p") * x * x + 0.5 * x;
+  return (0.5 + softplus("alpha_n")) * (std::exp(x) - 1.0 - x) + 0.5 * x;
+}
+
 Plain PlainLayer::mlp(Plain const& normed, std::string const& prefix) const {
   auto const up = linear(normed, prefix + "up");
   auto const gate = find(prefix + "gate.weight") ? linear(normed, prefix + "gate") : up;
   Plain act(up.rows, up.cols);
-  for (std::size_t i = 0; i < act.data.size(); ++i) act.data[i] = activation(gate.data[i], up.data[i]);
+  bool const learned = c_.model.activation == config::Activation::xielu;
+  for (std::size_t i = 0; i < act.data.size(); ++i)
+    act.data[i] = learned ? xielu(up.data[i], prefix) : activation(gate.data[i], up.data[i]);
   return linear(act, prefix + "down", false);
 }
 

@@ -53,6 +53,7 @@ private:
   /// The number that norms add to their weights.
   double offset() const { return static_cast<double>(c_.model.norm_offset); }
   Complex activation(Complex gate, Complex up) const;
+  Complex xielu(Complex x, std::string const& prefix) const;
   /// The norm of queries or keys (model.qk_norm), if the model has one.
   void qk_norm(Plain& x, std::string const& name) const;
   /// The RMS norm of each n neighbouring columns, by one weight for all of them.

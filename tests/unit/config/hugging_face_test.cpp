@@ -237,6 +237,7 @@ TEST(HuggingFaceConfig, AFileOfAnotherModelIsNotUpdated) {
   EXPECT_EQ(update(smollm3(), read(smollm3()).model).file, smollm3());
   EXPECT_EQ(update(moonlight(), read(moonlight()).model).file, moonlight());
   EXPECT_EQ(update(gpt_oss(), read(gpt_oss()).model).file, gpt_oss());
+  EXPECT_EQ(update(apertus(), read(apertus()).model).file, apertus());
   for (auto const& file : {deepseek_v3(), glm4_moe()}) {
     EXPECT_EQ(update(file, read(file).model).file, with(file, "num_nextn_predict_layers", 0));
     EXPECT_EQ(update(file, read(file).model).lines,
@@ -269,7 +270,7 @@ TEST(HuggingFaceConfig, DropoutThatIsNotOneValueIsNoted) {
 }
 
 TEST(HuggingFaceConfig, NamesTheArchitecturesThatItReads) {
-  expect_error([] { read({{"model_type", "olmo"}}); }, "\"glm4_moe\" or \"gpt_oss\"");
+  expect_error([] { read({{"model_type", "olmo"}}); }, "\"gpt_oss\" or \"apertus\"");
   expect_error([] { read({{"a", 1}}); }, "found:    none");
   expect_error([] { read(Json::array()); }, "model_type");
   expect_error([] { read_hugging_face("{\"a\":1,\"a\":2}", "p"); }, "\"a\" twice");
@@ -333,6 +334,8 @@ TEST(HuggingFaceConfig, WhatIsWrittenReadsBackTheSame) {
            {"model.preset=moonlight-16b-a3b", "model.mla.v_head_dim=96", "model.moe.group_top_k=1",
             "model.moe.groups=2"},
            {"model.preset=deepseek-v3-tiny", "model.tied_embeddings=true"},
+           {"model.preset=apertus-8b"},
+           {"model.preset=apertus-70b", "model.rope_scaling=linear", "model.head_dim=64"},
            {"model.preset=gpt-oss-20b"},
            {"model.preset=gpt-oss-120b", "model.swiglu_alpha=1.5", "model.swiglu_limit=3", "model.window=[9, 9, 0]",
             "model.rope_scaling=none", "model.rope_scaling_factor=1", "model.rope_original_seq_len=8192",

@@ -194,20 +194,21 @@ TEST(Moe, WhatExpertsDoNotGoWithIsRefused) {
     words.insert(words.end(), more.begin(), more.end());
     return words;
   };
-  for (auto const& r :
-       std::vector<Refused>{{with(documents, {"batch.variable=true"}), "batch.variable", "remove batch.variable"},
-                            {{"memory.offload_activations=disk", "batch.microbatches=4"},
-                             "memory.offload_activations",
-                             "memory.recompute saves activations too"},
-                            {{"memory.offload_optimizer=disk", "model.moe.bias_update_rate=1e-3"},
-                             "memory.offload_optimizer",
-                             "balance by model.moe.aux_loss = \"sequence\""},
-                            {{"memory.offload_parameters=disk", "model.moe.aux_loss=global"},
-                             "memory.offload_optimizer",
-                             "balance by model.moe.aux_loss = \"sequence\""},
-                            {{"model.moe.aux_loss=sequence", "data.pack=true", "data.eod_token=3"},
-                             "model.moe.aux_loss",
-                             "balance by model.moe.bias_update_rate"}}) {
+  for (auto const& r : std::vector<Refused>{
+           {with(documents, {"batch.variable=true"}), "batch.variable", "remove batch.variable"},
+           {{"memory.offload_activations=disk", "batch.microbatches=4"},
+            "memory.offload_activations",
+            "memory.recompute saves activations too"},
+           {{"memory.offload_optimizer=disk", "model.moe.bias_update_rate=1e-3"},
+            "memory.offload_optimizer",
+            "balance by model.moe.aux_loss = \"sequence\""},
+           {{"memory.offload_parameters=disk", "model.moe.aux_loss=global"},
+            "memory.offload_optimizer",
+            "balance by model.moe.aux_loss = \"sequence\""},
+           {{"model.moe.aux_loss=sequence", "data.pack=true", "data.eod_token=3"},
+            "model.moe.aux_loss",
+            "balance by model.moe.bias_update_rate"},
+           {{"model.activation=xielu"}, "model.activation", "\"swiglu\", or model.moe.experts to 0"}}) {
     auto const error = only_error(moe(r.overrides, 1));
     EXPECT_EQ(error.key, r.key);
     expect_contains(error.fix, r.fix);

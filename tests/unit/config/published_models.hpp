@@ -382,6 +382,41 @@ inline Json glm4_moe() {
 }
 
 /// As gpt-oss-20b, but for its quantization_config.
+/// Of Apertus 8B (swiss-ai/Apertus-8B-2509).
+inline Json apertus() {
+  return {{"architectures", {"ApertusForCausalLM"}},
+          {"model_type", "apertus"},
+          {"attention_bias", false},
+          {"attention_dropout", 0.0},
+          {"bos_token_id", 1},
+          {"eos_token_id", 2},
+          {"hidden_act", "xielu"},
+          {"hidden_dropout", 0.0},
+          {"hidden_size", 4096},
+          {"initializer_range", 0.02},
+          {"intermediate_size", 21504},
+          {"max_position_embeddings", 65536},
+          {"mlp_bias", false},
+          {"num_attention_heads", 32},
+          {"num_hidden_layers", 32},
+          {"num_key_value_heads", 8},
+          {"pad_token_id", 3},
+          {"post_norm", false},
+          {"qk_norm", true},
+          {"rms_norm_eps", 1e-5},
+          {"rope_scaling",
+           {{"factor", 8.0},
+            {"high_freq_factor", 4.0},
+            {"low_freq_factor", 1.0},
+            {"original_max_position_embeddings", 8192},
+            {"rope_type", "llama3"},
+            {"type", "llama3"}}},
+          {"rope_theta", 12000000},
+          {"tie_word_embeddings", false},
+          {"use_cache", true},
+          {"vocab_size", 131072}};
+}
+
 inline Json gpt_oss() {
   Json file{{"model_type", "gpt_oss"},
             {"attention_bias", true},

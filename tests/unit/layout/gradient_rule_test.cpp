@@ -70,7 +70,9 @@ TEST(GradientRule, AgreesWithBruteForceOnSmallMeshes) {
         // Those with the norm of one head have their own heads of all tokens, which is the same to the rule.
         bool const of_head = c.model.qk_norm == config::QkNorm::head &&
                              p.spec->name.find(".attn.") != std::string::npos && p.spec->name.ends_with("_norm.weight");
-        bool const shares = (c.parallel.sequence && p.spec->splits.empty()) || of_head;
+        // Those with slopes have their own columns of all tokens, likewise.
+        bool const of_columns = p.spec->name.find(".mlp.alpha_") != std::string::npos;
+        bool const shares = (c.parallel.sequence && p.spec->splits.empty()) || of_head || of_columns;
         gradient[p.spec->name][rank] =
             shares ? local_values(p, at.dp + sizes.dp * at.tp, sizes.dp * sizes.tp) : local_values(p, at.dp, sizes.dp);
         wanted[p.spec->name][rank] = local_values(p, 0, 1);

@@ -58,6 +58,12 @@ config::Config gpt_oss() {
   return c;
 }
 
+config::Config apertus() {
+  auto c = llama(false);
+  c.model.activation = config::Activation::xielu, c.model.qk_norm = config::QkNorm::head;
+  return c;
+}
+
 struct Made {
   ParamTable table;
   HuggingFaceLayout layout;
@@ -104,6 +110,26 @@ TEST(HuggingFaceLayout, NamesTheTensorsOfLlama) {
   EXPECT_EQ(found.at("model.norm.weight"), (Shape{8}));
   EXPECT_EQ(found.at("lm_head.weight"), (Shape{11, 8}));
   EXPECT_EQ(shapes(make(llama(true)).layout).at("model.layers.1.self_attn.v_proj.bias"), (Shape{4}));
+}
+
+TEST(HuggingFaceLayout, ApertusHasSlopesAndConstants) {
+  auto const made = make(apertus());
+  auto const found = shapes(made.layout);
+  EXPECT_EQ(found.size(), 1u + 2 * 12 + 2);
+  using Shape = std::vector<std::int64_t>;
+  EXPECT_EQ(found.at("model.layers.1.attention_layernorm.weight"), (Shape{8}));
+  EXPECT_EQ(found.at("model.layers.1.feedforward_layernorm.weight"), (Shape{8}));
+  EXPECT_EQ(found.at("model.layers.0.self_attn.k_norm.weight"), (Shape{4}));
+  EXPECT_EQ(found.at("model.layers.0.mlp.up_proj.weight"), (Shape{12, 8}));
+  EXPECT_EQ(found.at("model.layers.0.mlp.act_fn.alpha_p"), (Shape{1}));
+  EXPECT_EQ(found.at("model.layers.1.mlp.act_fn.alpha_n"), (Shape{1}));
+  EXPECT_EQ(found.count("model.layers.0.mlp.gate_proj.weight"), 0u);
+  ASSERT_EQ(made.layout.constants.size(), 4u);
+  EXPECT_EQ(made.layout.constants[2].name, "model.layers.1.mlp.act_fn.beta");
+  EXPECT_EQ(made.layout.constants[2].value, 0.5);
+  EXPECT_EQ(made.layout.constants[3].name, "model.layers.1.mlp.act_fn.eps");
+  EXPECT_EQ(made.layout.constants[3].value, -1e-6);
+  EXPECT_TRUE(make(llama(false)).layout.constants.empty());
 }
 
 TEST(HuggingFaceLayout, MistralHasTheTensorsOfLlama) {

@@ -76,7 +76,7 @@ TEST(ParamTable, PublishedModelsHaveTheirNumberOfParameters) {
         Row{"olmoe-1b-7b", 6'919'161'856}, Row{"olmo2-1b", 1'484'916'736}, Row{"olmo2-7b", 7'298'617'344},
         Row{"granite3.1-2b", 2'533'531'648}, Row{"glm4-9b", 9'400'279'040}, Row{"phi4", 14'659'507'200},
         Row{"gemma3-270m", 268'098'176}, Row{"gemma3-1b", 999'885'952}, Row{"gemma2-2b", 2'614'341'888},
-        Row{"gemma2-9b", 9'241'705'984},
+        Row{"gemma2-9b", 9'241'705'984}, Row{"apertus-8b", 8'053'338'176}, Row{"apertus-70b", 70'599'864'480},
         // Without layers of multi-token prediction and biases of the choice (14,848 in DeepSeek-V3's 671,026,419,200).
         Row{"glm4.5-air", 106'852'245'504}, Row{"deepseek-v3", 671'026'404'352},
         Row{"moonlight-16b-a3b", 15'960'108'544}, Row{"gpt-oss-20b", 20'914'757'184},
@@ -166,6 +166,28 @@ TEST(ParamTable, SinksAreDividedByHeads) {
   EXPECT_EQ(spec.init, Init::normal);
   EXPECT_EQ(spec.std, 0.02);
   EXPECT_FALSE(spec.decay);
+}
+
+TEST(ParamTable, SlopesAreTheSameOnAllRanksAndSeeSomeColumns) {
+  for (bool const sequence : {false, true}) {
+    auto c = test::tiny_llama({.tp = 2});
+    auto const gated = make_param_table(c).num_parameters();
+    c.model.activation = config::Activation::xielu, c.parallel.sequence = sequence;
+    auto const table = make_param_table(c);
+    EXPECT_EQ(table.num_parameters(), gated + 3 * (2 - 12 * 18)) << "two numbers in place of the matrix of gates";
+    for (char const* name : {"alpha_p", "alpha_n"}) {
+      auto const& spec = table.find(std::string("layers.1.mlp.") + name);
+      EXPECT_EQ(spec.size(), 1);
+      EXPECT_TRUE(spec.splits.empty());
+      EXPECT_EQ(spec.gradient_axes(), token_axes.plus(Axis::tp));
+      EXPECT_TRUE(spec.repeated_axes().empty()) << "no rank counts what another one counts";
+      EXPECT_EQ(spec.init, Init::constant);
+      EXPECT_FALSE(spec.decay);
+      // softplus of it, and beta besides
+      EXPECT_NEAR(std::log1p(std::exp(spec.value)) + (name == std::string("alpha_n") ? 0.5 : 0.0), 0.8, 1e-15);
+    }
+    EXPECT_TRUE(table.find("layers.0.mlp.alpha_n").follows_previous) << "a kernel reads them as one vector";
+  }
 }
 
 TEST(ParamTable, MatricesOfLatentAttention) {

@@ -36,9 +36,10 @@ inline config::Config tiny_llama(layout::PerAxis mesh = {}) {
   return c;
 }
 
-/// As that, with biases of q, k and v alone, heads wider than hidden / heads, and attention sinks.
+/// As that, with biases of q, k and v alone, heads wider than hidden / heads, attention sinks, and learned slopes.
 inline config::Config tiny_qwen2(layout::PerAxis mesh = {}) {
   auto c = tiny_llama(mesh);
+  c.model.activation = config::Activation::xielu;
   c.model.qkv_bias = true;
   c.model.head_size = 4;
   c.model.attention_sinks = true;
