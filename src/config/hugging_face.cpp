@@ -65,83 +65,6 @@ void read_gpt2(Reader& r, HuggingFaceModel& out) {
   m.head_size = m.hidden / m.heads;
 }
 
-/// Reads the keys of YaRN that other kinds of scaling do not have.
-void read_yarn(Reader& r, Model& m) {
-  m.rope_beta_fast = r.number("beta_fast", 1e-300, 1e6, 32.0);
-  m.rope_beta_slow = r.number("beta_slow", 1e-300, 1e6, 1.0);
-  if (m.rope_beta_slow >= m.rope_beta_fast)
-    r.wrong("beta_slow below beta_fast", fmt::format("{} and {}", m.rope_beta_slow, m.rope_beta_fast));
-  if (m.rope_theta <= 1.0) r.wrong("rope_theta above 1", fmt::format("{}", m.rope_theta));
-  m.rope_truncate = r.flag("truncate", true);
-  m.rope_attention_factor = r.number("attention_factor", 1e-300, 1e6, 0.0);
-  // Two other keys that say the factor. Of a model that transformers knows to use them in attention, too (DeepSeek's),
-  // p3d has none.
-  double const mscale = r.number("mscale", 0.0, 1e6, 0.0), all = r.number("mscale_all_dim", 0.0, 1e6, 0.0);
-  if (m.rope_attention_factor == 0.0 && mscale > 0.0 && all > 0.0) {
-    double const log = std::log(std::max(1.0, m.rope_scaling_factor));
-    m.rope_attention_factor = (0.1 * mscale * log + 1.0) / (0.1 * all * log + 1.0);
-  }
-}
-
-/// Reads the object of rope_parameters or rope_scaling, which `path` names.
-void read_rope_object(json const& rope, Model& m, std::string const& path, bool fraction, bool query_beta) {
-  Reader inner(rope, path);
-  m.rope_theta = inner.number("rope_theta", 1e-300, 1e12, m.rope_theta);
-  if (fraction) m.rope_fraction = inner.number("partial_rotary_factor", 1e-300, 1.0, m.rope_fraction);
-  auto const type = inner.has("rope_type") ? inner.value("rope_type") : inner.value("type");
-  inner.value("type");
-  if (type == "linear") m.rope_scaling = RopeScaling::linear;
-  if (type == "llama3") m.rope_scaling = RopeScaling::llama3;
-  if (type == "yarn") m.rope_scaling = RopeScaling::yarn;
-  if (m.rope_scaling == RopeScaling::none && type != "default")
-    inner.wrong("rope_type = \"default\", \"linear\", \"llama3\" or \"yarn\"",
-                type.is_null() ? "none" : describe(type));
-  if (m.rope_scaling != RopeScaling::none) m.rope_scaling_factor = inner.number("factor", 1.0, 1e6, 0.0);
-  if (m.rope_scaling != RopeScaling::none && m.rope_scaling_factor == 0.0)
-    inner.wrong("factor, a number from 1 on", inner.found("factor"));
-  if (m.rope_scaling == RopeScaling::llama3 || m.rope_scaling == RopeScaling::yarn || query_beta)
-    m.rope_original_seq_len = inner.integer("original_max_position_embeddings", limits::width);
-  if (m.rope_scaling == RopeScaling::llama3) {
-    m.rope_low_freq_factor = inner.number("low_freq_factor", 1e-300, 1e6, 0.0);
-    m.rope_high_freq_factor = inner.number("high_freq_factor", 1e-300, 1e6, 0.0);
-    if (m.rope_low_freq_factor >= m.rope_high_freq_factor)
-      inner.wrong("low_freq_factor below high_freq_factor",
-                  fmt::format("{} and {}", m.rope_low_freq_factor, m.rope_high_freq_factor));
-  }
-  if (m.rope_scaling == RopeScaling::yarn) read_yarn(inner, m);
-  if (query_beta) {
-    m.rope_query_beta = inner.number("llama_4_scaling_beta", 0.0, 1e6, 0.0);
-    inner.value("max_position_embeddings");  // once more, without effect
-  }
-  inner.finish();
-}
-
-/// Reads rotary positions: rope_parameters (transformers 5), or rope_scaling beside rope_theta (earlier versions).
-/// `fraction`: partial_rotary_factor may differ from 1, which is m.rope_fraction where the file has none.
-void read_rope(Reader& r, Model& m, double default_theta, bool fraction, bool query_beta, std::string const& path) {
-  bool const newer = r.has("rope_parameters");
-  auto const* key = newer ? "rope_parameters" : "rope_scaling";
-  m.rope_theta = r.number("rope_theta", 1e-300, 1e12, default_theta);
-  if (fraction) m.rope_fraction = r.number("partial_rotary_factor", 1e-300, 1.0, m.rope_fraction);
-  auto const rope = r.value(key);
-  r.value("rope_parameters");
-  r.value("rope_scaling");
-  if (newer && r.has("rope_scaling") && r.value("rope_scaling") != rope)
-    r.wrong("rope_scaling like rope_parameters, or one of them", "both");
-  if (rope.is_null()) return;
-  if (!rope.is_object()) return r.wrong(fmt::format("{}, an object", key), r.found(key));
-  auto const where = fmt::format("{}, {}", path, key);
-  if (!rope.contains("full_attention")) return read_rope_object(rope, m, where, fraction, query_beta);
-  // Kinds of layers, each with its own object: layers with a window are not scaled.
-  auto other = m;
-  for (auto const& kind : rope.items())
-    read_rope_object(kind.value(), kind.key() == "full_attention" ? m : other, where + ", " + kind.key(), fraction,
-                     false);
-  if (other.rope_scaling != RopeScaling::none)
-    r.wrong(fmt::format("{} that are \"default\" in layers with a window", key), "others");
-  m.rope_local_theta = other.rope_theta == m.rope_theta ? 0.0 : other.rope_theta;
-}
-
 /// The first numbers of a list, as many as give all of it when they are repeated; none where all are `usual`.
 std::vector<std::int64_t> shortest_period(std::vector<std::int64_t> list, std::int64_t usual) {
   if (std::all_of(list.begin(), list.end(), [&](auto value) { return value == usual; })) return {};
@@ -170,7 +93,7 @@ void read_llama(Reader& r, HuggingFaceModel& out, std::string const& path, Llama
   m.seq_len = r.integer("max_position_embeddings", limits::width);
   m.norm_eps = r.number("rms_norm_eps", 1e-300, 1.0, defaults.norm_eps);
   if (defaults.rope_fraction > 0) m.rope_fraction = defaults.rope_fraction;
-  read_rope(r, m, defaults.rope_theta, defaults.rope_fraction > 0, defaults.query_beta, path);
+  read_rope(r, m, defaults, path);
   auto const even = std::max<std::int64_t>(1, m.hidden / m.heads);
   m.head_size = r.integer("head_dim", limits::hidden, defaults.head_dim > 0 ? defaults.head_dim : even);
   bool const attention = r.flag("attention_bias", defaults.qkv_biases && defaults.biased),
@@ -472,15 +395,22 @@ void read_glm4(Reader& r, HuggingFaceModel& out, std::string const& path) {
   out.model.rope_pairs = RopePairs::neighbours;
 }
 
-/// Reads Phi3Config: a Llama without biases, of whose heads a part may rotate; all layers may have one window.
+/// Reads Phi3Config: a Llama without biases, of whose heads a part may rotate, for long texts by other frequencies; all
+/// layers may have one window.
 void read_phi3(Reader& r, HuggingFaceModel& out, std::string const& path) {
-  read_llama(r, out, path, {.norm_eps = 1e-5, .rope_fraction = 1.0});
+  read_llama(r, out, path, {.norm_eps = 1e-5, .rope_fraction = 1.0, .longrope = true});
   auto& m = out.model;
   if (m.bias) r.wrong("attention_bias = false (Phi-3 has no biases)", r.found("attention_bias"));
   if (r.has("sliding_window")) m.window = {r.integer("sliding_window", limits::width)};
-  r.value("original_max_position_embeddings");  // of longrope alone
-  if (m.rope_scaling != RopeScaling::none)
-    r.wrong("no rope_scaling (a Phi-3 has none, or longrope, which p3d does not have)", to_string(m.rope_scaling));
+  if (m.rope_scaling == RopeScaling::none) {
+    m.rope_original_seq_len = Model{}.rope_original_seq_len;  // a number of longrope alone
+  } else if (m.rope_scaling != RopeScaling::longrope) {
+    r.wrong("no rope_scaling but longrope (Phi-3 has no other)", to_string(m.rope_scaling));
+  } else if (auto const pairs = m.rotary_dim() / 2;
+             std::ssize(m.rope_short_factors) != pairs || std::ssize(m.rope_long_factors) != pairs) {
+    r.wrong(fmt::format("short_factor and long_factor, a number for each of {} pairs of dimensions", pairs),
+            fmt::format("{} and {}", m.rope_short_factors.size(), m.rope_long_factors.size()));
+  }
   for (char const* key : {"resid_pdrop", "embd_pdrop"})
     if (r.number(key, 0, most_dropout, 0.0) > 0.0)
       out.notes.push_back(fmt::format("config.json has {}: model.dropout is 0 unless the input sets it", key));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The parts that readers and writers of families share: the keys of Llama and of models with experts
-// (hugging_face.cpp), the families whose router is DeepSeek-V3's
+// (hugging_face.cpp), rotary positions (hugging_face_rope.cpp), the families whose router is DeepSeek-V3's
 // (hugging_face_deepseek.cpp), gpt-oss (hugging_face_gpt_oss.cpp) and Apertus (hugging_face_apertus.cpp).
 
 #include "config/hugging_face_reader.hpp"
@@ -28,8 +28,13 @@ struct LlamaDefaults {
   bool biased = true;                                  ///< with qkv_biases: attention_bias where it is left out
   double rope_fraction = 0;                            ///< above 0: partial_rotary_factor may be another number
   bool query_beta = false;                             ///< there may be a llama_4_scaling_beta
+  bool longrope = false;                               ///< rope_type may be "longrope"
   char const* unbiased = "norms of queries and keys";  ///< why `biases` is false
 };
+
+/// Reads rotary positions: rope_parameters (transformers 5), or rope_scaling beside rope_theta (earlier versions).
+/// Where partial_rotary_factor may differ from 1, it is m.rope_fraction where the file has none.
+void read_rope(Reader& r, Model& m, LlamaDefaults const& defaults, std::string const& path);
 
 /// Reads the keys that LlamaConfig and the configurations after it share.
 void read_llama(Reader& r, HuggingFaceModel& out, std::string const& path, LlamaDefaults const& defaults = {});

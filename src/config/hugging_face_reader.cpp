@@ -107,6 +107,14 @@ double Reader::number(char const* key, double least, double most, double otherwi
   return otherwise;
 }
 
+std::vector<double> Reader::numbers(char const* key, double least, double most) {
+  auto const& v = value(key);
+  auto const fits = [&](json const& x) { return x.is_number() && x.get<double>() >= least && x.get<double>() <= most; };
+  if (v.is_array() && std::all_of(v.begin(), v.end(), fits)) return v.get<std::vector<double>>();
+  wrong(fmt::format("{}, a list of numbers from {} to {}", key, least, most), found(key));
+  return {};
+}
+
 bool Reader::flag(char const* key, bool otherwise) {
   auto const& v = value(key);
   if (v.is_null()) return otherwise;

@@ -30,6 +30,8 @@ public:
   std::int64_t count(char const* key, std::int64_t most, std::int64_t otherwise);
   /// A number from `least` to `most`; `otherwise` when it is absent.
   double number(char const* key, double least, double most, double otherwise);
+  /// A list of numbers from `least` to `most`, which must be there.
+  std::vector<double> numbers(char const* key, double least, double most);
   bool flag(char const* key, bool otherwise);
   /// The value of a key in words, for messages.
   std::string found(char const* key) const;

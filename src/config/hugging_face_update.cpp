@@ -73,6 +73,16 @@ void update_end(Update& file, std::int64_t eos_token) {
                           there.dump(), eos_token));
 }
 
+/// Keeps the stretch of longrope, which follows from max_position_embeddings where a file does not say it.
+void keep_stretch(Update& file, Model const& began, Model const& now) {
+  if (now.rope_scaling != RopeScaling::longrope || now.seq_len == began.seq_len) return;
+  std::string const key = file.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
+  auto rope = file[key.c_str()];
+  if (rope.contains("factor") && !rope["factor"].is_null()) return;
+  rope["factor"] = began.rope_scaling_factor;
+  file.set(key, rope, "; without factor another one would follow from max_position_embeddings");
+}
+
 }  // namespace
 
 UpdatedConfig update_hugging_face(std::string_view origin, std::string const& path, Model const& model,
@@ -99,6 +109,7 @@ UpdatedConfig update_hugging_face(std::string_view origin, std::string const& pa
     }
     if (key != "n_ctx" || file.has("n_ctx")) file.set(key, item.value());  // older files have n_ctx
   }
+  keep_stretch(file, began, now);
   for (char const* key : {"num_nextn_predict_layers", "num_mtp_layers"})
     if (there.prediction_layers > 0 && file.has(key)) file.set(key, 0, "; p3d has no multi-token prediction");
   for (char const* key : {"dtype", "torch_dtype"})  // the names in transformers 5, and before

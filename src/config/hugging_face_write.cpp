@@ -140,7 +140,8 @@ std::vector<std::string> strange(Model const& m, ModelFamily family) {
       glm4 || glm4_moe || family == ModelFamily::qwen2_moe;  // the file says whether q, k and v have biases
   bool const qwen2 = family == ModelFamily::qwen2;
   if (!by_file && !m.bias) want(m.qkv_bias == qwen2, "qkv_bias", m.qkv_bias ? "true" : "false");
-  if (phi3) want(m.rope_scaling == RopeScaling::none, "rope_scaling", to_string(m.rope_scaling));
+  bool const long_rope = m.rope_scaling == RopeScaling::longrope;
+  want(phi3 ? long_rope || m.rope_scaling == RopeScaling::none : !long_rope, "rope_scaling", to_string(m.rope_scaling));
   bool const good_norm = m.qk_norm == row_of(family).qk_norm || (glm4_moe && m.qk_norm == QkNorm::head);
   want(good_norm, "qk_norm", to_string(m.qk_norm));
   if (deepseek)
@@ -173,6 +174,11 @@ Json rope_of(Model const& m) {
     if (m.rope_attention_factor > 0) rope["attention_factor"] = m.rope_attention_factor;
     if (!m.rope_truncate) rope["truncate"] = false;
   }
+  if (m.rope_scaling == RopeScaling::longrope) {
+    rope["short_factor"] = m.rope_short_factors;
+    rope["long_factor"] = m.rope_long_factors;
+    if (m.rope_attention_factor > 0) rope["attention_factor"] = m.rope_attention_factor;
+  }
   return rope;
 }
 
@@ -193,7 +199,7 @@ ModelFamily like_llama(Model const& m) {
   if (m.qk_norm == QkNorm::head) return m.moe.on() ? ModelFamily::qwen3_moe : ModelFamily::qwen3;
   if (m.moe.on()) return m.moe.shared_ffn > 0 ? ModelFamily::qwen2_moe : ModelFamily::mixtral;
   if (has_layer_without_rope(m)) return ModelFamily::smollm3;
-  if (m.rope_fraction != 1.0) return ModelFamily::phi3;
+  if (m.rope_fraction != 1.0 || m.rope_scaling == RopeScaling::longrope) return ModelFamily::phi3;
   if (has_window(m)) return ModelFamily::mistral;
   return m.qkv_bias && !m.bias ? ModelFamily::qwen2 : ModelFamily::llama;
 }
@@ -355,6 +361,7 @@ Json write_llama(Model const& m, ModelFamily family) {
   bool const phi3 = family == ModelFamily::phi3;
   if (glm || phi3) out["partial_rotary_factor"] = m.rope_fraction;
   if (phi3) out["resid_pdrop"] = out["embd_pdrop"] = 0.0;
+  if (m.rope_scaling == RopeScaling::longrope) out["original_max_position_embeddings"] = m.rope_original_seq_len;
   if (family == ModelFamily::ministral3) write_query_beta(m, out);
   if (phi3 || family == ModelFamily::ministral3)
     out["sliding_window"] = has_window(m) ? Json(m.window_of(0)) : Json(nullptr);

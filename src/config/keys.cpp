@@ -125,23 +125,30 @@ void add_model(std::vector<Key>& table) {
   s.choice(
       "rope_scaling", &Model::rope_scaling,
       "how rotary frequencies are stretched beyond the length of the first training: linear (all of them), llama3 and "
-      "yarn (the slow ones)");
+      "yarn (the slow ones), longrope (each by a number of its own, as in Phi-4-mini)");
   s.number("rope_scaling_factor", &Model::rope_scaling_factor, {.min = 1.0, .max = 1e6},
-           "of rope_scaling: frequencies are divided by it");
+           "of rope_scaling: frequencies are divided by it; of longrope: how much longer sequences are than "
+           "rope_original_seq_len, for rope_attention_factor alone");
   s.number("rope_low_freq_factor", &Model::rope_low_freq_factor, {.max = 1e6, .min_open = true},
            "of llama3: what turns less often than this in rope_original_seq_len tokens is divided by the factor");
   s.number("rope_high_freq_factor", &Model::rope_high_freq_factor, {.max = 1e6, .min_open = true},
            "of llama3: what turns more often than this stays as it is");
   s.integer("rope_original_seq_len", &Model::rope_original_seq_len, {1, limits::width},
-            "of llama3, yarn and rope_query_beta: tokens in a sequence of the first training");
+            "of llama3, yarn, longrope and rope_query_beta: tokens in a sequence of the first training");
   s.number("rope_beta_fast", &Model::rope_beta_fast, {.max = 1e6, .min_open = true},
            "of yarn: what turns more often than this in rope_original_seq_len tokens stays as it is");
   s.number("rope_beta_slow", &Model::rope_beta_slow, {.max = 1e6, .min_open = true},
            "of yarn: what turns less often than this is divided by the factor");
   s.number("rope_attention_factor", &Model::rope_attention_factor, {.min = 0.0, .max = 1e6},
-           "of yarn: rotated queries and keys are multiplied by it; 0: 0.1 ln(rope_scaling_factor) + 1");
+           "of yarn and longrope: rotated queries and keys are multiplied by it; 0: 0.1 ln(rope_scaling_factor) + 1, "
+           "with longrope sqrt(1 + ln(rope_scaling_factor) / ln(rope_original_seq_len))");
   s.flag("rope_truncate", &Model::rope_truncate,
          "of yarn: the bounds between fast and slow are rounded to whole pairs");
+  s.numbers("rope_short_factors", &Model::rope_short_factors, {.min = 1e-3, .max = 1e6},
+            "of longrope: the frequency of each pair of dimensions is divided by its number, in sequences of at most "
+            "rope_original_seq_len tokens (seq_len in training; in generation the text so far)");
+  s.numbers("rope_long_factors", &Model::rope_long_factors, {.min = 1e-3, .max = 1e6},
+            "of longrope: as rope_short_factors, in longer sequences");
   s.number("rope_query_beta", &Model::rope_query_beta, {.min = 0.0, .max = 1e6},
            "a query at position p is multiplied by 1 + this times ln(1 + floor(p / rope_original_seq_len)), as in "
            "Ministral 3; only where all of all heads rotates");

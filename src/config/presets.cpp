@@ -133,6 +133,18 @@ void apertus(Model& m) {
   m.qk_norm = QkNorm::head, m.activation = Activation::xielu;
   m.rope_scaling = RopeScaling::llama3, m.rope_scaling_factor = 8.0, m.rope_original_seq_len = 8192;
 }
+void phi4_mini(Model& m) {
+  m.rope_fraction = 0.75, m.window = {262144};
+  m.rope_scaling = RopeScaling::longrope, m.rope_scaling_factor = 32.0, m.rope_original_seq_len = 4096;
+  m.rope_short_factors.assign(48, 1.0);
+  m.rope_long_factors = {1.0,         1.118320672, 1.250641126, 1.398617824, 1.564103225, 1.74916897,  1.956131817,
+                         2.187582649, 2.446418898, 2.735880826, 3.059592084, 3.421605075, 3.826451687, 4.279200023,
+                         4.785517845, 5.351743533, 5.984965424, 6.693110555, 7.485043894, 8.370679318, 9.36110372,
+                         10.4687158,  11.70738129, 13.09260651, 14.64173252, 16.37415215, 18.31155283, 20.47818807,
+                         22.90118105, 25.61086418, 28.64115884, 32.03,       32.1,        32.13,       32.23,
+                         32.6,        32.61,       32.64,       32.66,       32.7,        32.71,       32.93,
+                         32.97,       33.28,       33.49,       33.5,        44.16,       47.77};
+}
 void gemma(Model& m) {
   m.norm_eps = small_eps;
   m.norm_placement = NormPlacement::sandwich, m.norm_offset = 1, m.activation = Activation::geglu;
@@ -182,6 +194,7 @@ constexpr Preset table[] = {
     {"gemma3-270m", llama, 640, 18, 4, 1, 2048, 32768, 262144, 1e6, true, gemma3, {}, 256},
     {"gemma3-1b", llama, 1152, 26, 4, 1, 6912, 32768, 262144, 1e6, true, gemma3, {}, 256},
     {"phi4", llama, 5120, 40, 40, 10, 17920, 16384, 100352, 2.5e5, false},
+    {"phi4-mini", llama, 3072, 32, 24, 8, 8192, 131072, 200064, 1e4, true, phi4_mini},
     {"apertus-8b", llama, 4096, 32, 32, 8, 21504, 65536, 131072, 1.2e7, false, apertus},
     {"apertus-70b", llama, 8192, 80, 64, 8, 43008, 65536, 131072, 1.2e7, false, apertus},
     {"olmoe-1b-7b", llama, 2048, 16, 16, 0, 1024, 4096, 50304, 1e4, false, olmoe, olmoe_moe()},

@@ -4,6 +4,8 @@
 #include "config/divide.hpp"
 #include "config/rules.hpp"
 
+#include <p3d/base/text.hpp>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -168,6 +170,30 @@ void check_softcap(Check const& c, char const* key, double cap) {
           fmt::format("set {} to 0, or to that of the model; Gemma 2 has 50 for attention and 30 for logits", key));
 }
 
+/// longrope has a number for each pair of dimensions, and a first length whose logarithm divides.
+void check_longrope(Check const& c) {
+  auto const& m = c.config.model;
+  if (!c.known({"model.head_dim", "model.rope_fraction", "model.mla.kv_lora_rank", "model.mla.qk_rope_head_dim",
+                "model.rope_short_factors", "model.rope_long_factors"}))
+    return;
+  auto const pairs = m.rotary_dim() / 2;
+  auto const one_each = [&](char const* key, std::vector<double> const& factors) {
+    if (std::ssize(factors) == pairs) return;
+    c.error({key, "model.rope_scaling"},
+            fmt::format("{} with a number for each of the {} pairs of dimensions that rotate", key, pairs),
+            fmt::format("{}", base::counted(std::ssize(factors), "number")),
+            "take the lists short_factor and long_factor of the model's config.json");
+  };
+  one_each("model.rope_short_factors", m.rope_short_factors);
+  one_each("model.rope_long_factors", m.rope_long_factors);
+  if (!c.known({"model.rope_original_seq_len", "model.rope_attention_factor"}) || m.rope_original_seq_len > 1 ||
+      m.rope_attention_factor > 0)
+    return;
+  c.error({"model.rope_original_seq_len", "model.rope_attention_factor"},
+          "model.rope_original_seq_len above 1, by whose logarithm longrope divides", "1",
+          "set model.rope_original_seq_len to that of the model, or model.rope_attention_factor");
+}
+
 /// Scaling of rotary positions needs rotary positions, and factors in order.
 void check_rope_scaling(Check const& c) {
   if (!c.known({"model.rope_scaling", "model.position"})) return;
@@ -192,6 +218,7 @@ void check_rope_scaling(Check const& c) {
             fmt::format("{}", m.rope_theta), "set model.rope_theta to that of the model, often 10000");
     return;
   }
+  if (m.rope_scaling == RopeScaling::longrope) check_longrope(c);
   bool const factors = c.known({"model.rope_low_freq_factor", "model.rope_high_freq_factor"});
   if (m.rope_scaling != RopeScaling::llama3 || !factors || m.rope_low_freq_factor < m.rope_high_freq_factor) return;
   c.error({"model.rope_low_freq_factor", "model.rope_high_freq_factor"},

@@ -63,6 +63,21 @@ public:
         [=](Config const& config) { return text_of_layers(std::invoke(section, config).*member, usual); });
   }
 
+  /// Adds a list of numbers in a range, which may be empty.
+  void numbers(char const* key, std::vector<double> S::*member, NumberRange range, char const* help) {
+    auto const section = section_;
+    add(
+        key, "list: " + describe(range), help, nullptr,
+        [=](toml::node const& node, std::string const&, Config& config) {
+          return read_numbers(node, range, std::invoke(section, config).*member);
+        },
+        [=](Config const& config) {
+          std::vector<std::string> words;
+          for (double x : std::invoke(section, config).*member) words.push_back(toml_float(x));
+          return "[" + base::join(words) + "]";
+        });
+  }
+
   /// Adds a truth value.
   void flag(char const* key, bool S::*member, char const* help, char const* default_text = nullptr) {
     auto const section = section_;

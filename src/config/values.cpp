@@ -181,6 +181,20 @@ MaybeMismatch read_list(toml::array const& list, std::function<MaybeMismatch(tom
   return {};
 }
 
+MaybeMismatch read_numbers(toml::node const& node, NumberRange range, std::vector<double>& out) {
+  auto const* list = node.as_array();
+  if (!list) return Mismatch{&node, describe(node), "write a list: [1.0, 1.5]"};
+  std::vector<double> values;
+  auto mismatch = read_list(*list, [&](toml::node const& element) {
+    double value = 0.0;
+    auto wrong = read_number(element, range, value);
+    if (!wrong) values.push_back(value);
+    return wrong;
+  });
+  if (!mismatch) out = std::move(values);
+  return mismatch;
+}
+
 MaybeMismatch read_of_layers(toml::node const& node, IntegerRange range, std::int64_t usual,
                              std::vector<std::int64_t>& out) {
   std::vector<std::int64_t> values;

@@ -68,6 +68,8 @@ MaybeMismatch read_enum(toml::node const& node, E& out, std::vector<E> const& va
 }
 /// Every element of a list by `read_one`, up to the first that does not fit; its mismatch says that it is in a list.
 MaybeMismatch read_list(toml::array const& list, std::function<MaybeMismatch(toml::node const&)> const& read_one);
+/// Reads a list of numbers.
+MaybeMismatch read_numbers(toml::node const& node, NumberRange range, std::vector<double>& out);
 /// One number for all layers, or a list of them; empty where all are `usual`.
 MaybeMismatch read_of_layers(toml::node const& node, IntegerRange range, std::int64_t usual,
                              std::vector<std::int64_t>& out);

@@ -157,6 +157,8 @@ std::vector<std::vector<int>> sample(RankContext& rank, RankMemory<P>& memory,
   std::size_t longest = 0;
   for (auto const& prompt : prompts) longest = std::max(longest, prompt.size());
   auto const capacity = std::min(rank.config.model.seq_len, static_cast<std::int64_t>(longest) + options.tokens);
+  auto const& model = rank.config.model;
+  auto const original = model.rope_scaling == config::RopeScaling::longrope ? model.rope_original_seq_len : 0;
   // Replicas share the texts; not where a stage's weights or experts are on all of them: then all make every pass.
   bool const together = rank.config.memory.divides() || rank.config.memory.moves_weights() ||
                         layout::exchanges_across(rank.plan.grid, layout::Axis::dp);
@@ -185,7 +187,7 @@ std::vector<std::vector<int>> sample(RankContext& rank, RankMemory<P>& memory,
     std::vector<GrowingText> texts;  // of all replicas, by place b * replicas + r
     for (std::size_t place = 0; place < size * replicas; ++place) {
       bool const exists = number(place) < prompts.size();
-      texts.emplace_back(exists ? prompts[number(place)] : std::vector<int>{}, capacity);
+      texts.emplace_back(exists ? prompts[number(place)] : std::vector<int>{}, capacity, original);
       texts.back().done = !exists;
     }
     auto const all_done = [&] { return std::all_of(texts.begin(), texts.end(), [](auto& t) { return t.done; }); };

@@ -11,10 +11,13 @@
 
 namespace p3d::engine {
 
-/// A text and how much of it lies in the caches, in a window of the newest `capacity` tokens at most.
+/// A text and how much of it lies in the caches, in a window of the newest `capacity` tokens at most. `original` above
+/// 0: a window of more tokens than that turns by other frequencies (longrope), so it is read once more when it gets
+/// there.
 class GrowingText {
 public:
-  GrowingText(std::vector<int> prompt, std::int64_t capacity) : capacity_(capacity), tokens_(std::move(prompt)) {
+  GrowingText(std::vector<int> prompt, std::int64_t capacity, std::int64_t original = 0)
+      : capacity_(capacity), original_(original), tokens_(std::move(prompt)) {
     begin_ = std::max<std::int64_t>(0, length() - capacity_);
   }
 
@@ -22,6 +25,7 @@ public:
 
   void add(int token) {
     tokens_.push_back(token);
+    if (original_ > 0 && length() - begin_ == original_ + 1) read_ = 0;
     if (length() - begin_ <= capacity_) return;
     begin_ = length() - std::max<std::int64_t>(1, capacity_ / 2);  // the older half is forgotten
     read_ = 0;
@@ -41,7 +45,8 @@ public:
 private:
   std::int64_t length() const { return static_cast<std::int64_t>(tokens_.size()); }
 
-  std::int64_t capacity_, begin_ = 0, read_ = 0;  ///< first token of the window; how many of its tokens were read
+  std::int64_t capacity_, original_;
+  std::int64_t begin_ = 0, read_ = 0;  ///< first token of the window; how many of its tokens were read
   std::vector<int> tokens_;
 };
 

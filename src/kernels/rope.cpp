@@ -10,11 +10,12 @@
 namespace p3d::kernels {
 
 template <class S>
-void rope(ExecSpace const& exec, TokenRows const& rows, RopeShape const& shape, View1<double const> frequencies,
+void rope(ExecSpace const& exec, TokenRows const& rows, RopeShape const& shape, View2<double const> frequencies,
           Rotation rotation, View2<S> x) {
-  auto const half = static_cast<std::int64_t>(frequencies.extent(0)), heads = shape.heads, head_dim = shape.head_dim;
+  auto const half = static_cast<std::int64_t>(frequencies.extent(1)), heads = shape.heads, head_dim = shape.head_dim;
   P3D_REQUIRE(2 * half <= head_dim, "a head has the dimensions of all pairs");
   bool const neighbours = shape.pairs == RopePairs::neighbours;
+  std::int64_t const second_from = frequencies.extent(0) > 1 ? shape.second_set_from : RopeShape{}.second_set_from;
   double const beta = shape.query_beta;
   std::int64_t const queries = beta > 0 ? shape.query_heads : 0, length = shape.query_length;
   double const factor = shape.factor, sign = rotation == Rotation::forward ? factor : -factor;
@@ -34,8 +35,8 @@ void rope(ExecSpace const& exec, TokenRows const& rows, RopeShape const& shape, 
         std::int64_t const part = parts == 1 ? 0 : row / places, place = row - part * places;
         std::int64_t const first_head = part * heads / parts, last_head = (part + 1) * heads / parts;
         A cosine[W], sine[W];
-        auto const frequency = read<W>(&frequencies(pair), n);
         std::int64_t const position = given ? positions(place) : place;
+        auto const frequency = read<W>(&frequencies(position < second_from ? 0 : 1, pair), n);
         A const more =
             queries > 0 ? static_cast<A>(1.0 + beta * std::log1p(static_cast<double>(position / length))) : A(1);
         for (int i = 0; i < lanes<W>(n); ++i) {
@@ -72,7 +73,7 @@ void rope(ExecSpace const& exec, TokenRows const& rows, RopeShape const& shape, 
 }
 
 #define P3D_INSTANTIATE(S) \
-  template void rope<S>(ExecSpace const&, TokenRows const&, RopeShape const&, View1<double const>, Rotation, View2<S>);
+  template void rope<S>(ExecSpace const&, TokenRows const&, RopeShape const&, View2<double const>, Rotation, View2<S>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
 P3D_INSTANTIATE(bfloat16)

@@ -29,7 +29,7 @@ double yarn(double frequency, double pair, double theta, config::Model const& m)
   return frequency / m.rope_scaling_factor * slow + frequency * (1.0 - slow);
 }
 
-/// A frequency stretched as model.rope_scaling says.
+/// A frequency stretched as model.rope_scaling says, but for longrope.
 double stretched(double frequency, double pair, double theta, config::Model const& m) {
   if (m.rope_scaling == config::RopeScaling::yarn) return yarn(frequency, pair, theta, m);
   double const slow = frequency / m.rope_scaling_factor;
@@ -43,7 +43,7 @@ double stretched(double frequency, double pair, double theta, config::Model cons
 
 }  // namespace
 
-std::vector<double> rope_frequencies(config::Model const& m, std::int64_t layer) {
+std::vector<double> rope_frequencies(config::Model const& m, std::int64_t layer, RopeLength length) {
   if (m.position != config::Position::rope) return {};
   auto const rotary_dim = m.rotary_dim();
   P3D_REQUIRE(rotary_dim % 2 == 0, "rotary embedding pairs dimensions: their number must be even");
@@ -51,14 +51,26 @@ std::vector<double> rope_frequencies(config::Model const& m, std::int64_t layer)
   std::vector<double> out(static_cast<std::size_t>(rotary_dim / 2));
   for (std::size_t i = 0; i < out.size(); ++i) {
     out[i] = std::exp(step * static_cast<double>(i));
-    if (m.scales_rope(layer)) out[i] = stretched(out[i], static_cast<double>(i), m.rope_theta_of(layer), m);
+    if (!m.scales_rope(layer)) continue;
+    if (m.rope_scaling == config::RopeScaling::longrope)
+      out[i] /= (length == RopeLength::beyond_original ? m.rope_long_factors : m.rope_short_factors).at(i);
+    else
+      out[i] = stretched(out[i], static_cast<double>(i), m.rope_theta_of(layer), m);
   }
   return out;
 }
 
+bool rope_depends_on_length(config::Model const& m, std::int64_t layer) {
+  return m.position == config::Position::rope && m.rope_scaling == config::RopeScaling::longrope &&
+         m.scales_rope(layer);
+}
+
 double rope_factor(config::Model const& m, std::int64_t layer) {
-  if (!m.scales_rope(layer) || m.rope_scaling != config::RopeScaling::yarn) return 1.0;
-  return m.rope_attention_factor > 0 ? m.rope_attention_factor : 0.1 * std::log(m.rope_scaling_factor) + 1.0;
+  bool const yarn = m.rope_scaling == config::RopeScaling::yarn;
+  if (!m.scales_rope(layer) || (!yarn && m.rope_scaling != config::RopeScaling::longrope)) return 1.0;
+  if (m.rope_attention_factor > 0) return m.rope_attention_factor;
+  double const log = std::log(m.rope_scaling_factor);
+  return yarn ? 0.1 * log + 1.0 : std::sqrt(1.0 + log / std::log(static_cast<double>(m.rope_original_seq_len)));
 }
 
 }  // namespace p3d::layout

@@ -27,7 +27,14 @@ public:
     shape_.factor = layout::rope_factor(c.model, layer);
     shape_.query_beta = c.model.rope_query_beta;
     shape_.query_length = c.model.rope_original_seq_len;
-    auto const frequencies = layout::rope_frequencies(c.model, layer);
+    auto frequencies = layout::rope_frequencies(c.model, layer);
+    pairs_ = static_cast<std::int64_t>(frequencies.size());
+    if (layout::rope_depends_on_length(c.model, layer)) {
+      auto const other = layout::rope_frequencies(c.model, layer, layout::RopeLength::beyond_original);
+      frequencies.insert(frequencies.end(), other.begin(), other.end());
+      original_ = c.model.rope_original_seq_len;
+      sample_tokens_ = c.model.seq_len;
+    }
     frequencies_ = device::Owned1<double>("p3d::model::rope_frequencies", frequencies.size());
     Kokkos::deep_copy(frequencies_,
                       Kokkos::View<double const*, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>(
@@ -37,21 +44,36 @@ public:
   struct Heads {
     std::int64_t queries = 0, keys = 0, width = 0, first = 0;
   };
-  void rotate(device::ExecSpace const& exec, kernels::TokenRows const& rows, Heads const& heads,
-              kernels::Rotation direction, View2<S> x) const {
+  /// `texts` are those of rows of texts that grow.
+  void rotate(device::ExecSpace const& exec, kernels::TokenRows const& rows, kernels::CachedTexts const* texts,
+              Heads const& heads, kernels::Rotation direction, View2<S> x) const {
     if (frequencies_.extent(0) == 0) return;
     auto shape = shape_;
+    if (original_ > 0) shape.second_set_from = second_set_from(rows, texts);
     shape.heads = heads.queries + heads.keys;
     shape.head_dim = heads.width;
     shape.query_heads = heads.queries;
     auto const end = static_cast<std::int64_t>(x.extent(1));
-    kernels::rope<S>(exec, rows, shape, frequencies_, direction,
-                     heads.first > 0 ? device::columns(x, heads.first, end) : x);
+    View2<double const> const sets(frequencies_.data(), static_cast<std::int64_t>(frequencies_.size()) / pairs_,
+                                   pairs_);
+    kernels::rope<S>(exec, rows, shape, sets, direction, heads.first > 0 ? device::columns(x, heads.first, end) : x);
   }
 
 private:
+  /// The position from which rows turn by the frequencies of sequences longer than the original one. All tokens of a
+  /// sequence have the same ones: in training they go by model.seq_len. A text that grows past the original length is
+  /// read once more from its beginning (engine/text_batch.hpp), so that a row of its own is of a text that ends with
+  /// it.
+  std::int64_t second_set_from(kernels::TokenRows const& rows, kernels::CachedTexts const* texts) const {
+    if (texts && !texts->begin) return original_;
+    return (texts ? rows.seq_len : sample_tokens_) > original_ ? 0 : kernels::RopeShape{}.second_set_from;
+  }
+
   kernels::RopeShape shape_;
-  device::Owned1<double> frequencies_;  ///< [rotary_dim / 2]; empty: no rotary embedding
+  std::int64_t pairs_ = 0;              ///< rotary_dim / 2
+  std::int64_t original_ = 0;           ///< tokens of a sequence of the first training, of longrope; 0: one set
+  std::int64_t sample_tokens_ = 0;      ///< model.seq_len
+  device::Owned1<double> frequencies_;  ///< [sets, pairs]; empty: no rotary embedding
 };
 
 /// All kinds of attention have in common their place in a layer, the tokens that a token sees, and what they do with
@@ -219,7 +241,8 @@ private:
                                        {c.w.q_norm.grad, c.w.k_norm.grad}, sums);
   }
   void rotate(LayerCall<P> const& c, kernels::Rotation direction, View2<S> qkv) const {
-    this->rotary_.rotate(tp_->exec, c.rows, {sizes_.heads, sizes_.kv_heads, sizes_.head_dim, 0}, direction, qkv);
+    this->rotary_.rotate(tp_->exec, c.rows, c.cache ? &c.cache->texts : nullptr,
+                         {sizes_.heads, sizes_.kv_heads, sizes_.head_dim, 0}, direction, qkv);
   }
   static kernels::QkNormVectors<S const> norm_weights(LayerCall<P> const& c) {
     return {c.w.q_norm.value, c.w.k_norm.value};

@@ -207,12 +207,14 @@ private:
   }
   /// Rotates all queries of qkv, and the keys of so many heads.
   void rotate(LayerCall<P> const& c, kernels::Rotation direction, std::int64_t keys, View2<S> qkv) const {
-    this->rotary_.rotate(tp_->exec, c.rows, {sizes_.heads, keys, sizes_.head_dim, heads_.nope}, direction, qkv);
+    this->rotary_.rotate(tp_->exec, c.rows, c.cache ? &c.cache->texts : nullptr,
+                         {sizes_.heads, keys, sizes_.head_dim, heads_.nope}, direction, qkv);
   }
 
   /// Rotates the part of keys that heads share.
   void rotate_shared(LayerCall<P> const& c, kernels::Rotation direction, View2<S> shared) const {
-    this->rotary_.rotate(tp_->exec, c.rows, {0, 1, sizes_.mla.rope_dim, 0}, direction, shared);
+    this->rotary_.rotate(tp_->exec, c.rows, c.cache ? &c.cache->texts : nullptr, {0, 1, sizes_.mla.rope_dim, 0},
+                         direction, shared);
   }
 
   /// True where queries meet the latents of a cache.

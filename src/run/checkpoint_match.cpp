@@ -44,9 +44,13 @@ bool is_unused(std::string const& key, config::Model const& m) {
   bool const rope = m.position == config::Position::rope;
   if (key == "model.rope_theta" || key == "model.rope_layers") return !rope;
   if (key == "model.rope_scaling_factor") return m.rope_scaling == config::RopeScaling::none;
-  if (key == "model.rope_low_freq_factor" || key == "model.rope_high_freq_factor" ||
-      key == "model.rope_original_seq_len")
+  if (key == "model.rope_low_freq_factor" || key == "model.rope_high_freq_factor")
     return m.rope_scaling != config::RopeScaling::llama3;
+  if (key == "model.rope_original_seq_len")
+    return m.rope_query_beta == 0.0 &&
+           (m.rope_scaling == config::RopeScaling::none || m.rope_scaling == config::RopeScaling::linear);
+  if (key == "model.rope_short_factors" || key == "model.rope_long_factors")
+    return m.rope_scaling != config::RopeScaling::longrope;
   if (key == "model.ffn") return m.moe.on() && m.moe_layers() == m.layers;  // no layer is dense
   return false;
 }

@@ -13,7 +13,7 @@ from program import AppTest
 
 MODELS = program.SOURCE / "tests/golden/hugging_face"
 CASES = ("gpt2", "llama", "llama3", "mistral", "mistral_nemo", "qwen2", "qwen3", "olmo2", "olmo3",
-         "granite", "glm4", "gemma2", "gemma3", "phi3", "ministral3", "yarn", "smollm3", "apertus")
+         "granite", "glm4", "gemma2", "gemma3", "phi3", "phi3_long", "ministral3", "yarn", "smollm3", "apertus")
 EXPERTS = ("mixtral", "qwen2_moe", "qwen2_moe_bias", "qwen3_moe", "olmoe", "glm4_moe", "deepseek_v3",
            "deepseek_v3_plain", "gpt_oss")
 

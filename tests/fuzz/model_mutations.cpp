@@ -52,6 +52,10 @@ config::Model small_model(config::ModelFamily family) {
   if (family == ModelFamily::olmo3) m.window = {3, 0}, m.rope_scaling = config::RopeScaling::none;
   if (family == ModelFamily::smollm3) m.rope_layers = {1, 0};
   if (family == ModelFamily::apertus) m.activation = config::Activation::xielu;
+  if (family == ModelFamily::phi3) {
+    m.rope_scaling = config::RopeScaling::longrope, m.rope_original_seq_len = 4;
+    m.rope_short_factors = {1.0, 1.0}, m.rope_long_factors = {1.5, 2.0};
+  }
   m.qk_norm = config::row_of(family).qk_norm;
   m.norm_placement = config::row_of(family).norm_placement;
   if (!config::row_of(family).experts) return m;

@@ -141,7 +141,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, HuggingFace,
                                            "mixtral", "qwen2", "qwen2_moe", "qwen2_moe_bias", "qwen3", "qwen3_moe",
                                            "olmo2", "olmo3", "olmoe", "granite", "glm4", "gemma2", "gemma3", "phi3",
                                            "yarn", "smollm3", "glm4_moe", "deepseek_v3", "deepseek_v3_plain", "gpt_oss",
-                                           "apertus"),
+                                           "apertus", "phi3_long"),
                          [](auto const& info) { return info.param; });
 
 }  // namespace

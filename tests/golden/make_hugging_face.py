@@ -98,6 +98,13 @@ CASES = {
         vocab_size=256, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-5, tie_word_embeddings=True,
         sliding_window=9, pad_token_id=None, **TOKENS)),
+    # The texts pass the first length, 20, as they grow; windows have more tokens or fewer.
+    "phi3_long": (torch.float32, None, lambda: transformers.Phi3Config(
+        vocab_size=256, hidden_size=32, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64, original_max_position_embeddings=20, rms_norm_eps=1e-5,
+        tie_word_embeddings=True, sliding_window=9, pad_token_id=None,
+        rope_parameters={"rope_type": "longrope", "rope_theta": 50.0, "partial_rotary_factor": 0.75,
+                         "short_factor": [1.0, 1.3, 0.9], "long_factor": [1.1, 2.5, 3.0]}, **TOKENS)),
     "apertus": (torch.float32, None, lambda: transformers.ApertusConfig(
         vocab_size=256, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-5, tie_word_embeddings=True,

@@ -42,15 +42,17 @@ std::vector<Model> models(int ranks) {
                                                  "model.rope_layers=[1, 0]", "model.qk_norm=head",
                                                  "model.attention_sinks=true", "model.activation=xielu"});
   out.push_back(std::move(qwen2));
-  // Latent attention, whose keys and values come from one short vector of a token.
+  // Latent attention, whose keys and values come from one short vector of a token, in sequences that are long for it.
   auto latent = out[3];
   latent.name = "latent-untied";
   latent.kv_heads = heads;
-  latent.overrides.insert(latent.overrides.end(),
-                          {fmt::format("model.kv_heads={}", heads), "model.mla.kv_lora_rank=12",
-                           "model.mla.q_lora_rank=10", "model.mla.qk_nope_head_dim=6", "model.mla.qk_rope_head_dim=4",
-                           "model.mla.v_head_dim=8", "model.rope_pairs=neighbours", "model.activation=swiglu_clamped",
-                           "model.swiglu_limit=0.3", "model.attention_sinks=true"});
+  latent.overrides.insert(
+      latent.overrides.end(),
+      {fmt::format("model.kv_heads={}", heads), "model.mla.kv_lora_rank=12", "model.mla.q_lora_rank=10",
+       "model.mla.qk_nope_head_dim=6", "model.mla.qk_rope_head_dim=4", "model.mla.v_head_dim=8",
+       "model.rope_pairs=neighbours", "model.activation=swiglu_clamped", "model.swiglu_limit=0.3",
+       "model.attention_sinks=true", "model.rope_scaling=longrope", "model.rope_original_seq_len=10",
+       "model.rope_short_factors=[1.0, 1.0]", "model.rope_long_factors=[1.5, 3.0]", "model.rope_scaling_factor=1.6"});
   out.push_back(std::move(latent));
   // Norms behind sub-layers, and on both sides with pairs of neighbours, multipliers and caps that are reached.
   out[3].overrides.insert(out[3].overrides.end(), {"model.qk_norm=full", "model.norm_placement=post"});  // llama-untied

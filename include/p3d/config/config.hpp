@@ -41,8 +41,8 @@ constexpr auto enum_names(RopePairs) { return std::array{"halves", "neighbours"}
 enum class NormPlacement { pre, post, sandwich };
 constexpr auto enum_names(NormPlacement) { return std::array{"pre", "post", "sandwich"}; }
 /// How the rotary frequencies are stretched beyond the length that a model was first trained on.
-enum class RopeScaling { none, linear, llama3, yarn };
-constexpr auto enum_names(RopeScaling) { return std::array{"none", "linear", "llama3", "yarn"}; }
+enum class RopeScaling { none, linear, llama3, yarn, longrope };
+constexpr auto enum_names(RopeScaling) { return std::array{"none", "linear", "llama3", "yarn", "longrope"}; }
 /// The kinds of training data; synthetic ones are made up without a file.
 enum class DataFormat { text, megatron, llmc, npy, synthetic };
 constexpr auto enum_names(DataFormat) { return std::array{"text", "megatron", "llmc", "npy", "synthetic"}; }
@@ -217,11 +217,14 @@ struct Model {
   double rope_scaling_factor = 1.0;           ///< slow frequencies, or all of them, are divided by it
   double rope_low_freq_factor = 1.0;          ///< llama3: slower frequencies are divided by the factor
   double rope_high_freq_factor = 4.0;         ///< llama3: faster frequencies keep their value
-  std::int64_t rope_original_seq_len = 8192;  ///< llama3, yarn: tokens in a sequence of the first training
+  std::int64_t rope_original_seq_len = 8192;  ///< llama3, yarn, longrope: tokens in a sequence of the first training
   double rope_beta_fast = 32.0;               ///< yarn: frequencies that turn more often keep their value
   double rope_beta_slow = 1.0;                ///< yarn: frequencies that turn less often are divided by the factor
-  double rope_attention_factor = 0.0;         ///< yarn: of rotated queries and keys; 0: 0.1 ln(factor) + 1
+  double rope_attention_factor = 0.0;         ///< yarn, longrope: of rotated queries and keys; 0: layout/rope.hpp
   bool rope_truncate = true;                  ///< yarn: the two bounds are whole numbers of pairs
+  /// longrope: the frequency of each pair is divided by its number here. The long ones are for sequences of more than
+  /// rope_original_seq_len tokens.
+  std::vector<double> rope_short_factors, rope_long_factors;
   /// A query at position p is multiplied by 1 + beta ln(1 + floor(p / rope_original_seq_len)) (Llama 4, Ministral 3).
   double rope_query_beta = 0.0;
   /// 1: the frequencies of a layer are scaled; 0: they are not. It is a list as `window` is. Empty: all layers.

@@ -83,14 +83,15 @@ HuggingFaceModel read_hugging_face_folder(std::string const& folder);
 
 /// The family whose architecture the model has. Two families may have one architecture and name tensors differently
 /// (llama and phi3): `origin`, the family that the model began in, is taken where the model is one of it. Without it:
-/// gpt_oss with attention sinks, deepseek_v3 with latent attention, glm4_moe with sigmoid scores of experts and biases
-/// of their choice, glm4, gemma2 or gemma3_text (with norm_offset 1; the latter with norms of queries and keys) where
-/// norms stand at both places, olmo2 or olmo3 (with windows) where they stand behind sub-layers, granite where there is
-/// a multiplier, ministral3 where queries grow with their position, qwen3 where heads have norms of queries and keys,
-/// phi3 where a part of a head rotates, mistral where a Llama without biases has one window for all layers, qwen2 where
-/// q, k and v alone have biases, smollm3 where a layer does not rotate; with experts qwen3_moe or olmoe where there are
-/// norms of heads or of all heads, qwen2_moe where some are shared, else mixtral. Throws base::Error (bad_input) that
-/// names the keys of [model] that no family has.
+/// apertus with xIELU, gpt_oss with attention sinks, deepseek_v3 with latent attention, glm4_moe with sigmoid scores of
+/// experts and biases of their choice, glm4, gemma2 or gemma3_text (with norm_offset 1; the latter with norms of
+/// queries and keys) where norms stand at both places, olmo2 or olmo3 (with windows) where they stand behind
+/// sub-layers, granite where there is a multiplier, ministral3 where queries grow with their position, qwen3 where
+/// heads have norms of queries and keys, phi3 where a part of a head rotates or frequencies are longrope's, mistral
+/// where a Llama without biases has one window for all layers, qwen2 where q, k and v alone have biases, smollm3 where
+/// a layer does not rotate; with experts qwen3_moe or olmoe where there are norms of heads or of all heads, qwen2_moe
+/// where some are shared, else mixtral. Throws base::Error (bad_input) that names the keys of [model] that no family
+/// has.
 ModelFamily family_of(Model const& model, std::optional<ModelFamily> origin = {});
 
 /// The text of a config.json of the model, as family_of(model, origin). `dtype` is the type of the weights as torch

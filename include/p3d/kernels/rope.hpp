@@ -5,6 +5,8 @@
 
 #include <p3d/kernels/common.hpp>
 
+#include <limits>
+
 namespace p3d::kernels {
 
 /// Direction of the rotation: forward, or its transpose for the backward pass.
@@ -22,14 +24,16 @@ struct RopeShape {
   /// The first query_heads heads are multiplied by 1 + query_beta ln(1 + floor(position / query_length)) besides.
   double query_beta = 0.0;
   std::int64_t query_heads = 0, query_length = 1;
+  /// Positions from this one on turn by the second half of `frequencies`, where these are two sets.
+  std::int64_t second_set_from = std::numeric_limits<std::int64_t>::max();
 };
 
 /// Rotates the first heads * head_dim columns of x [rows, *] in place. Queries and keys lie before the values, so one
-/// call with heads = query heads + kv heads serves both. frequencies is [r / 2], in radians per position: the first r
-/// dimensions of a head rotate, r <= head_dim. Angles are computed in double; their sine and cosine are rounded to
-/// Acc<S>.
+/// call with heads = query heads + kv heads serves both. frequencies is [sets, r / 2], in radians per position, for one
+/// or two sets (RopeShape::second_set_from): the first r dimensions of a head rotate, r <= head_dim. Angles are
+/// computed in double; their sine and cosine are rounded to Acc<S>.
 template <class S>
-void rope(ExecSpace const& exec, TokenRows const& rows, RopeShape const& shape, View1<double const> frequencies,
+void rope(ExecSpace const& exec, TokenRows const& rows, RopeShape const& shape, View2<double const> frequencies,
           Rotation rotation, View2<S> x);
 
 }  // namespace p3d::kernels

@@ -18,11 +18,20 @@ namespace p3d::layout {
 ///           Hugging Face transformers, modeling_rope_utils)
 ///   yarn    as llama3, but the mean is linear in the number i of the pair, between the pairs that make rope_beta_fast
 ///           and rope_beta_slow turns (Peng et al., arXiv 2309.00071, section 3.2, in the form of transformers)
+///   longrope  each divided by its number of rope_short_factors, or in sequences of more than rope_original_seq_len
+///           tokens (`length`) of rope_long_factors (Ding et al., arXiv 2402.13753)
 /// `layer`: one whose entry of rope_scaling_layers is 0 has plain frequencies. Empty for a model without rotary
 /// positions.
-std::vector<double> rope_frequencies(config::Model const& model, std::int64_t layer = 0);
+enum class RopeLength { within_original, beyond_original };
+std::vector<double> rope_frequencies(config::Model const& model, std::int64_t layer = 0,
+                                     RopeLength length = RopeLength::within_original);
 
-/// The factor of a layer's rotated queries and keys: YaRN's (arXiv 2309.00071, section 3.4), else 1.
+/// True when the frequencies of a layer depend on the length of a sequence.
+bool rope_depends_on_length(config::Model const& model, std::int64_t layer = 0);
+
+/// The factor of a layer's rotated queries and keys: rope_attention_factor, or where that is 0 YaRN's 0.1 ln s + 1
+/// (arXiv 2309.00071, section 3.4) or longrope's sqrt(1 + ln s / ln L) (Abdin et al., arXiv 2404.14219), with s =
+/// rope_scaling_factor and L = rope_original_seq_len; else 1.
 double rope_factor(config::Model const& model, std::int64_t layer = 0);
 
 }  // namespace p3d::layout

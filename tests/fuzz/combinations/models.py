@@ -5,7 +5,7 @@ DENSE_PRESETS = ("gpt2-tiny", "gpt2-124m", "gpt2-350m", "gpt2-774m", "gpt2-1558m
                  "gpt3-175b", "llama-tiny", "llama-124m", "llama2-7b", "llama2-13b", "llama2-70b", "llama3-8b",
                  "llama3-70b", "mistral-nemo-12b", "qwen2.5-0.5b", "qwen2.5-7b", "smollm3-3b", "qwen3-0.6b",
                  "qwen3-8b", "olmo2-1b", "olmo2-7b", "granite3.1-2b", "glm4-9b", "phi4", "gemma3-270m",
-                 "gemma3-1b", "gemma2-2b", "gemma2-9b", "apertus-8b", "apertus-70b")
+                 "gemma3-1b", "gemma2-2b", "gemma2-9b", "phi4-mini", "apertus-8b", "apertus-70b")
 EXPERT_PRESETS = {"mixtral-tiny": 2, "mixtral-8x7b": 1, "qwen-moe-tiny": 2, "deepseek-moe-tiny": 2, "qwen3-30b-a3b": 2,
                   "olmoe-1b-7b": 2, "glm4.5-air": 1, "deepseek-v3-tiny": 1, "deepseek-v3": 1, "moonlight-16b-a3b": 1,
                   "gpt-oss-20b": 1, "gpt-oss-120b": 1}
@@ -25,7 +25,8 @@ def kind(f):
     if preset:
         f.set(model__preset=preset)
         f.tied = preset.startswith(("gpt2", "gpt3", "gemma")) or preset in ("llama-124m", "qwen2.5-0.5b", "smollm3-3b",
-                                                                            "qwen3-0.6b", "granite3.1-2b")
+                                                                            "qwen3-0.6b", "granite3.1-2b",
+                                                                            "phi4-mini")
         f.shared = preset.startswith(("qwen-moe", "deepseek", "moonlight", "glm4.5"))
     elif llama:
         f.set(model__norm="rmsnorm", model__position="rope", model__activation="swiglu", model__bias=False,
@@ -42,6 +43,9 @@ def kind(f):
         f.set(model__rope_fraction="1.0")
     f.set(model__heads=heads, model__kv_heads=f.kv_heads, model__hidden=hidden,
           model__ffn=tp * d.among(4, 7, 8, 12, 16))
+    if preset == "phi4-mini":
+        f.set(model__rope_fraction="1.0", model__rope_scaling="longrope")
+        long_factors(f)
     if preset in LATENT_PRESETS:
         latent(f)
     f.seq_len = max(2 * f.cp, d.among(7, 8, 13, 16, 16, 32, 33))
@@ -60,6 +64,17 @@ def layers(f):
     f.set(model__layers=f.layers)
 
 
+def long_factors(f):
+    """The lists of longrope, for the pairs of dimensions that rotate."""
+    d = f.draw
+    head = int(f.get("model.head_dim") or int(f.get("model.hidden")) // int(f.get("model.heads")))
+    rotary = int(f.get("model.mla.qk_rope_head_dim")) if f.latent else int(
+        head * float(f.get("model.rope_fraction", "1.0")))
+    for key in ("short", "long"):
+        factors = ", ".join(d.among("1.0", "1.5", "0.7", "12.0") for _ in range(rotary // 2))
+        f.set(**{f"model__rope_{key}_factors": f"[{factors}]"})
+
+
 def latent(f):
     """Multi-head latent attention, which has rotary positions, as many heads of keys as of queries, and no biases."""
     d = f.draw
@@ -74,6 +89,8 @@ def latent(f):
         f.set(model__mla__v_head_dim=value)
     if d.chance(0.3):
         f.set(model__mla__norm_eps=d.among("1e-05", "0.01"))
+    if f.get("model.rope_scaling") == "longrope":
+        long_factors(f)
 
 
 def details(f):
@@ -138,7 +155,7 @@ def position(f):
     elif not f.latent and not f.has("model.rope_fraction") and d.chance(0.3) \
             and not f.get("model.preset", "").startswith(("glm4", "smollm3")):
         f.set(model__rope_query_beta=d.among("0.1", "0.5"), model__rope_original_seq_len=d.among(4, 16))
-    scaling = d.among("none", "linear", "llama3", "yarn")
+    scaling = d.among("none", "linear", "llama3", "yarn", "longrope")
     f.set(model__rope_scaling=scaling)
     if scaling != "none":
         f.set(model__rope_scaling_factor=d.among("2.0", "8.0"))
@@ -150,6 +167,9 @@ def position(f):
               model__rope_beta_fast=d.among("32.0", "4.0"),
               model__rope_beta_slow=d.among("1.0", "0.25"), model__rope_attention_factor=d.among("0.0", "0.7"),
               model__rope_truncate=d.chance(0.5))
+    if scaling == "longrope":
+        f.set(model__rope_original_seq_len=d.among(4, 15, 64), model__rope_attention_factor=d.among("0.0", "1.3"))
+        long_factors(f)
     if scaling != "none" and d.chance(0.3):
         f.set(model__rope_scaling_layers=d.among("0", "[0, 1]", "[1, 0, 0]"))
 

@@ -68,13 +68,18 @@ void PlainLayer::rotate(Plain& x, std::int64_t first) const {
   if (c_.model.position != config::Position::rope) return;
   auto const n = c_.model.rotary_dim();
   bool const halves = c_.model.rope_pairs == config::RopePairs::halves;
+  bool const scaled = c_.model.rope_scaling == config::RopeScaling::longrope;
+  bool const is_long = c_.model.seq_len > c_.model.rope_original_seq_len;
+  auto const& divisors = is_long ? c_.model.rope_long_factors : c_.model.rope_short_factors;
+  double const factor = scaled ? c_.model.rope_attention_factor : 1.0;
   for (std::int64_t r = 0; r < x.rows; ++r)
     for (std::int64_t begin = first; begin < x.cols; begin += c_.model.head_dim())
       for (std::int64_t i = 0; i < n / 2; ++i) {
         auto const one = begin + (halves ? i : 2 * i), other = begin + (halves ? i + n / 2 : 2 * i + 1);
         double const angle = static_cast<double>(r % c_.model.seq_len) *
-                             std::pow(c_.model.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(n));
-        auto const a = x(r, one), b = x(r, other);
+                             std::pow(c_.model.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(n)) /
+                             (scaled ? divisors[static_cast<std::size_t>(i)] : 1.0);
+        auto const a = factor * x(r, one), b = factor * x(r, other);
         x(r, one) = a * std::cos(angle) - b * std::sin(angle);
         x(r, other) = b * std::cos(angle) + a * std::sin(angle);
       }

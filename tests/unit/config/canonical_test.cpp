@@ -74,6 +74,8 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"model.rope_beta_slow", {"2"}},
       {"model.rope_attention_factor", {"1.5"}},
       {"model.rope_truncate", {"false"}},
+      {"model.rope_short_factors", {"[1.0, 2.5]"}},
+      {"model.rope_long_factors", {"[1.5, 3]"}},
       {"model.rope_scaling_layers", {"[1, 0]"}},
       {"model.rope_query_beta", {"0.1", "model.position=\"rope\""}},
       {"model.qk_norm", {"full"}},

@@ -238,6 +238,10 @@ TEST(HuggingFaceConfig, AFileOfAnotherModelIsNotUpdated) {
   EXPECT_EQ(update(moonlight(), read(moonlight()).model).file, moonlight());
   EXPECT_EQ(update(gpt_oss(), read(gpt_oss()).model).file, gpt_oss());
   EXPECT_EQ(update(apertus(), read(apertus()).model).file, apertus());
+  EXPECT_EQ(update(phi4_mini(), read(phi4_mini()).model).file, phi4_mini());
+  auto longer = read(phi4_mini()).model;
+  longer.seq_len *= 2;
+  EXPECT_EQ(read(update(phi4_mini(), longer).file).model, longer) << "the stretch stays that of the origin";
   for (auto const& file : {deepseek_v3(), glm4_moe()}) {
     EXPECT_EQ(update(file, read(file).model).file, with(file, "num_nextn_predict_layers", 0));
     EXPECT_EQ(update(file, read(file).model).lines,
@@ -336,6 +340,9 @@ TEST(HuggingFaceConfig, WhatIsWrittenReadsBackTheSame) {
            {"model.preset=deepseek-v3-tiny", "model.tied_embeddings=true"},
            {"model.preset=apertus-8b"},
            {"model.preset=apertus-70b", "model.rope_scaling=linear", "model.head_dim=64"},
+           {"model.preset=phi4-mini"},
+           {"model.preset=phi4-mini", "model.rope_attention_factor=1.5", "model.rope_scaling_factor=7.5",
+            "model.window=0", "model.rope_original_seq_len=100"},
            {"model.preset=gpt-oss-20b"},
            {"model.preset=gpt-oss-120b", "model.swiglu_alpha=1.5", "model.swiglu_limit=3", "model.window=[9, 9, 0]",
             "model.rope_scaling=none", "model.rope_scaling_factor=1", "model.rope_original_seq_len=8192",

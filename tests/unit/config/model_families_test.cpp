@@ -246,8 +246,40 @@ TEST(ModelFamilies, Phi3IsKnownByItsFile) {
   EXPECT_EQ(read(with(phi4, "partial_rotary_factor", 0.75)).model.rotary_dim(), 96);
   EXPECT_EQ(read(with(phi4, "resid_pdrop", 0.1)).notes.size(), 1u);
   refused_file(with(with(phi4, "attention_bias", true), "mlp_bias", true), "Phi-3 has no biases");
-  refused_file(with(phi4, "rope_scaling", {{"type", "linear"}, {"factor", 2.0}}), "no rope_scaling (a Phi-3 has none");
-  refused_file(with(phi4, "rope_scaling", {{"type", "longrope"}}), "\"longrope\"");
+  refused_file(with(phi4, "rope_scaling", {{"type", "linear"}, {"factor", 2.0}}), "no rope_scaling but longrope");
+}
+
+TEST(ModelFamilies, Phi3MayHaveOtherFrequenciesForLongTexts) {
+  auto const file = phi4_mini();
+  auto const m = read_preset(file, ModelFamily::phi3, {"model.preset=phi4-mini"}).model;
+  EXPECT_EQ(m.rope_scaling_factor, 32.0) << "max_position_embeddings / original_max_position_embeddings";
+  EXPECT_EQ(m.rope_attention_factor, 0.0);
+  EXPECT_EQ(family_of(m), ModelFamily::phi3) << "no other family has longrope";
+  auto const changed = [&](Json const& changes) {
+    auto out = file;
+    out["rope_scaling"].update(changes);
+    return out;
+  };
+  EXPECT_EQ(read(changed({{"factor", 5.0}})).model.rope_scaling_factor, 5.0);
+  EXPECT_EQ(read(changed({{"attention_factor", 1.25}})).model.rope_attention_factor, 1.25);
+  EXPECT_EQ(read(changed({{"original_max_position_embeddings", 4096}})).model, m);
+  EXPECT_EQ(read(without(file, "original_max_position_embeddings")).model, m) << "the default of Phi3Config";
+  EXPECT_EQ(read(with(file, "max_position_embeddings", 2048)).model.rope_scaling_factor, 1.0);
+  for (auto const& model : {m, read(changed({{"factor", 5.0}, {"attention_factor", 1.25}})).model}) {
+    auto const text = Json::parse(write_hugging_face(model, "bfloat16", -1));
+    EXPECT_EQ(text["original_max_position_embeddings"], 4096) << "transformers goes by this key alone";
+    EXPECT_EQ(read(text).model, model);
+  }
+  refused_file(changed({{"original_max_position_embeddings", 8192}}), "original_max_position_embeddings = 4096, as");
+  refused_file(changed({{"short_factor", {1.0, 2.0}}}), "a number for each of 48 pairs of dimensions: 2 and 48");
+  refused_file(changed({{"long_factor", "many"}}), "long_factor, a list of numbers from");
+  refused_file(changed({{"beta_fast", 1}}), "\"beta_fast\"");
+  refused_file(with(file, "rope_scaling", {{"type", "su"}}), "or \"longrope\"");
+  expect_error(
+      [&] {
+        family_of(good("", {"model.preset=phi4-mini", "model.qk_norm=head"}).model);
+      },
+      "rope_scaling = longrope");
 }
 
 TEST(ModelFamilies, Qwen3MoeAndOlmoeHaveExpertsBesideNorms) {

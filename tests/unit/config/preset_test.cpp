@@ -12,7 +12,7 @@ Model model_preset(std::string const& name) { return good("", {"model.preset=" +
 
 TEST(Preset, EachIsValidAndDividesOverItsUsualTp) {
   auto const names = preset_names();
-  EXPECT_EQ(names.size(), 44u);
+  EXPECT_EQ(names.size(), 45u);
   for (auto const& name : names) {
     auto const m = model_preset(name);
     EXPECT_EQ(m.preset, name);
@@ -28,11 +28,12 @@ TEST(Preset, EachIsValidAndDividesOverItsUsualTp) {
     EXPECT_EQ(m.norm_placement, name.starts_with("olmo2")                                ? NormPlacement::post
                                 : name.starts_with("glm4-") || name.starts_with("gemma") ? NormPlacement::sandwich
                                                                                          : NormPlacement::pre);
-    bool const apertus = name.starts_with("apertus");
+    bool const apertus = name.starts_with("apertus"), phi4_mini = name == "phi4-mini";
     EXPECT_EQ(m.qk_norm, name.starts_with("qwen3") || name.starts_with("gemma3") || apertus ? QkNorm::head
                          : name.starts_with("olmo")                                         ? QkNorm::full
                                                                                             : QkNorm::none);
     EXPECT_EQ(m.activation == Activation::xielu, apertus) << name;
+    EXPECT_EQ(m.rope_scaling == RopeScaling::longrope, phi4_mini) << name;
     EXPECT_EQ(m.position == Position::rope, !gpt) << name;
     EXPECT_EQ(m.moe.on(), name.starts_with("mixtral") || name.find("moe") != std::string::npos ||
                               name == "qwen3-30b-a3b" || latent || glm_moe || oss)
@@ -41,7 +42,8 @@ TEST(Preset, EachIsValidAndDividesOverItsUsualTp) {
     EXPECT_EQ(m.attention_sinks, oss) << name;
     EXPECT_EQ(m.activation == Activation::swiglu_clamped && m.moe.bias, oss) << name;
     EXPECT_EQ(m.tied_embeddings, gpt || name == "llama-124m" || name == "qwen2.5-0.5b" || name == "smollm3-3b" ||
-                                     name == "qwen3-0.6b" || name == "granite3.1-2b" || name.starts_with("gemma"))
+                                     name == "qwen3-0.6b" || name == "granite3.1-2b" || phi4_mini ||
+                                     name.starts_with("gemma"))
         << name;
     EXPECT_EQ(m.attention_softcap > 0 && m.logits_softcap > 0, name.starts_with("gemma2")) << name;
     EXPECT_EQ(m.rope_layers.empty(), name != "smollm3-3b") << name;
@@ -79,7 +81,7 @@ TEST(Preset, TheNameTellsTheNumberOfParameters) {
                           Row{"granite3.1-2b", 2.534}, Row{"glm4-9b", 9.400},      Row{"phi4", 14.66},
                           Row{"gemma3-270m", 0.268},   Row{"gemma3-1b", 1.0},      Row{"gemma2-2b", 2.614},
                           Row{"gemma2-9b", 9.241},     Row{"gpt-oss-20b", 20.91},  Row{"gpt-oss-120b", 116.8},
-                          Row{"apertus-8b", 8.053},    Row{"apertus-70b", 70.60}}) {
+                          Row{"apertus-8b", 8.053},    Row{"apertus-70b", 70.60},  Row{"phi4-mini", 3.836}}) {
     EXPECT_NEAR(billions(model_preset(row.name)) / row.billions, 1.0, 0.01) << row.name;
   }
 }

@@ -417,6 +417,38 @@ inline Json apertus() {
           {"vocab_size", 131072}};
 }
 
+/// Of Phi-4-mini (microsoft/Phi-4-mini-instruct).
+inline Json phi4_mini() {
+  Json const numbers = {1,           1.118320672, 1.250641126, 1.398617824, 1.564103225, 1.74916897,  1.956131817,
+                        2.187582649, 2.446418898, 2.735880826, 3.059592084, 3.421605075, 3.826451687, 4.279200023,
+                        4.785517845, 5.351743533, 5.984965424, 6.693110555, 7.485043894, 8.370679318, 9.36110372,
+                        10.4687158,  11.70738129, 13.09260651, 14.64173252, 16.37415215, 18.31155283, 20.47818807,
+                        22.90118105, 25.61086418, 28.64115884, 32.03,       32.1,        32.13,       32.23,
+                        32.6,        32.61,       32.64,       32.66,       32.7,        32.71,       32.93,
+                        32.97,       33.28,       33.49,       33.5,        44.16,       47.77};
+  return {{"model_type", "phi3"},
+          {"vocab_size", 200064},
+          {"max_position_embeddings", 131072},
+          {"original_max_position_embeddings", 4096},
+          {"hidden_size", 3072},
+          {"intermediate_size", 8192},
+          {"num_hidden_layers", 32},
+          {"num_attention_heads", 24},
+          {"num_key_value_heads", 8},
+          {"hidden_act", "silu"},
+          {"rms_norm_eps", 1e-5},
+          {"rope_theta", 10000.0},
+          {"partial_rotary_factor", 0.75},
+          {"rope_scaling",
+           {{"type", "longrope"}, {"long_factor", numbers}, {"short_factor", std::vector<double>(48, 1.0)}}},
+          {"resid_pdrop", 0.0},
+          {"embd_pdrop", 0.0},
+          {"sliding_window", 262144},
+          {"attention_bias", false},
+          {"attention_dropout", 0.0},
+          {"tie_word_embeddings", true}};
+}
+
 inline Json gpt_oss() {
   Json file{{"model_type", "gpt_oss"},
             {"attention_bias", true},

@@ -250,7 +250,22 @@ INSTANTIATE_TEST_SUITE_P(
                              "model.rope_low_freq_factor",
                              {"t.toml:4:24", "model.rope_high_freq_factor = 4.0 by default"},
                              "low 4, high 4",
-                             {"config.json"}}));
+                             {"config.json"}},
+                    RuleCase{"[model]\nposition = \"rope\"\nrope_scaling = \"longrope\"\nrope_short_factors = [1.0]\n"
+                             "rope_long_factors = [1, 1, 1, 1, 1, 1, 1, 1.5]\n",
+                             0,
+                             "model.rope_short_factors",
+                             {"t.toml:4:22", "t.toml:3:16"},
+                             "1 number",
+                             {"short_factor"}},
+                    RuleCase{"[model]\nposition = \"rope\"\nrope_scaling = \"longrope\"\nrope_original_seq_len = 1\n"
+                             "rope_short_factors = [1, 1, 1, 1, 1, 1, 1, 1]\n"
+                             "rope_long_factors = [1, 1, 1, 1, 1, 1, 1, 1.5]\n",
+                             0,
+                             "model.rope_original_seq_len",
+                             {"t.toml:4:25", "model.rope_attention_factor = 0.0 by default"},
+                             "1",
+                             {"model.rope_attention_factor"}}));
 
 TEST(Rules, AFileWithoutTheSectionIsThePlaceOfItsDefaults) {
   auto const error =

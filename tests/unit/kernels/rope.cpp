@@ -39,7 +39,7 @@ Vec rotate(Vec const& x, Rotation rotation, std::int64_t offset) {
   auto const places = ints_of(given);
   auto at = rows;
   at.positions = places;
-  kernels::rope<T>(ExecSpace(), at, {heads, dim}, vector_of<double>(frequencies()), rotation, d);
+  kernels::rope<T>(ExecSpace(), at, {heads, dim}, matrix_of<double>(1, dim / 2, frequencies()), rotation, d);
   return host(d);
 }
 
@@ -104,7 +104,7 @@ TEST(Rope, PairsOfNeighboursAndPartsOfAHead) {
     auto const run = [&](auto zero, Vec const& from, Rotation rotation) {
       using T = decltype(zero);
       auto const d = matrix_of<T>(samples * seq, width, from);
-      kernels::rope<T>(ExecSpace(), rows, {heads, dim, pairs}, vector_of<double>(f), rotation, d);
+      kernels::rope<T>(ExecSpace(), rows, {heads, dim, pairs}, matrix_of<double>(1, rotary / 2, f), rotation, d);
       return host(d);
     };
     auto expected = x;
@@ -132,7 +132,7 @@ TEST(Rope, QueriesMayGrowWithTheirPosition) {
     for (auto const rotation : {Rotation::forward, Rotation::backward}) {
       auto const run = [&](kernels::RopeShape const& shape) {
         auto const d = matrix_of<double>(samples * seq, width, x);
-        kernels::rope<double>(ExecSpace(), rows, shape, vector_of<double>(frequencies()), rotation, d);
+        kernels::rope<double>(ExecSpace(), rows, shape, matrix_of<double>(1, dim / 2, frequencies()), rotation, d);
         return host(d);
       };
       auto expected = run({heads, dim, pairs});
@@ -143,9 +143,31 @@ TEST(Rope, QueriesMayGrowWithTheirPosition) {
     }
 }
 
+TEST(Rope, PositionsFromOneOnTakeTheSecondSet) {
+  Vec const first = frequencies();
+  Vec second;
+  for (double f : first) second.push_back(f / 3.0);
+  auto const run = [&](Vec const& f, std::int64_t sets, std::int64_t from) {
+    auto const d = matrix_of<double>(samples * seq, width, x);
+    kernels::RopeShape shape{heads, dim};
+    shape.second_set_from = from;
+    kernels::rope<double>(ExecSpace(), rows, shape, matrix_of<double>(sets, dim / 2, f), Rotation::forward, d);
+    return host(d);
+  };
+  auto const one = run(first, 1, 0), other = run(second, 1, 0);
+  auto both = first;
+  both.insert(both.end(), second.begin(), second.end());
+  EXPECT_EQ(run(both, 2, 0), other);
+  EXPECT_EQ(run(both, 2, kernels::RopeShape{}.second_set_from), one);
+  auto expected = one;
+  for (std::int64_t r = 0; r < samples * seq; ++r)
+    if (r % seq >= 4) std::copy_n(other.begin() + r * width, width, expected.begin() + r * width);
+  EXPECT_EQ(run(both, 2, 4), expected);
+}
+
 TEST(Rope, MorePairsThanAHeadHasAreRefused) {
   auto const d = matrix_of<double>(samples * seq, width, x);
-  auto const f = vector_of<double>(frequencies());
+  auto const f = matrix_of<double>(1, dim / 2, frequencies());
   expect_error(
       [&] {
         kernels::rope<double>(ExecSpace(), rows, {2, 8}, f, Rotation::forward, d);

@@ -77,6 +77,7 @@ TEST(ParamTable, PublishedModelsHaveTheirNumberOfParameters) {
         Row{"granite3.1-2b", 2'533'531'648}, Row{"glm4-9b", 9'400'279'040}, Row{"phi4", 14'659'507'200},
         Row{"gemma3-270m", 268'098'176}, Row{"gemma3-1b", 999'885'952}, Row{"gemma2-2b", 2'614'341'888},
         Row{"gemma2-9b", 9'241'705'984}, Row{"apertus-8b", 8'053'338'176}, Row{"apertus-70b", 70'599'864'480},
+        Row{"phi4-mini", 3'836'021'760},
         // Without layers of multi-token prediction and biases of the choice (14,848 in DeepSeek-V3's 671,026,419,200).
         Row{"glm4.5-air", 106'852'245'504}, Row{"deepseek-v3", 671'026'404'352},
         Row{"moonlight-16b-a3b", 15'960'108'544}, Row{"gpt-oss-20b", 20'914'757'184},

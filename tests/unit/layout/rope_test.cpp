@@ -93,7 +93,7 @@ TEST(Rope, ScaledFrequenciesAndFactorsAreThoseOfTransformersInDouble) {
   std::ifstream in(std::string(P3D_SOURCE_DIR) + "/tests/golden/rope.reference.txt");
   int lines = 0;
   for (std::string line, kind; std::getline(in, line);) {
-    if (line.starts_with("#")) continue;
+    if (line.starts_with("#") || line.starts_with("longrope")) continue;
     std::istringstream words(line);
     config::Model m = model_of(2, 1e4);
     double fast = 0, slow = 0, factor = 0;
@@ -122,6 +122,41 @@ TEST(Rope, ScaledFrequenciesAndFactorsAreThoseOfTransformersInDouble) {
     ++lines;
   }
   EXPECT_EQ(lines, 20);
+}
+
+TEST(Rope, FrequenciesOfLongAndShortSequencesAreThoseOfTransformersInDouble) {
+  std::ifstream in(std::string(P3D_SOURCE_DIR) + "/tests/golden/rope.reference.txt");
+  int lines = 0;
+  for (std::string line, kind; std::getline(in, line);) {
+    if (!line.starts_with("longrope")) continue;
+    std::istringstream words(line);
+    config::Model m = model_of(2, 1e4);
+    std::int64_t seq_len = 0;
+    double factor = 0;
+    words >> kind >> m.head_size >> m.rope_fraction >> m.rope_theta >> m.rope_scaling_factor >>
+        m.rope_original_seq_len >> m.rope_attention_factor >> seq_len >> factor;
+    ASSERT_FALSE(words.fail()) << line;
+    m.rope_scaling = config::RopeScaling::longrope;
+    std::vector<double> expected;
+    for (double a = 0, b = 0, c = 0; words >> a >> b >> c;) {
+      m.rope_short_factors.push_back(a);
+      m.rope_long_factors.push_back(b);
+      expected.push_back(c);
+    }
+    EXPECT_NEAR(rope_factor(m) / factor, 1.0, 5e-16) << line;
+    bool const is_long = seq_len > m.rope_original_seq_len;
+    auto const length = is_long ? RopeLength::beyond_original : RopeLength::within_original;
+    auto const made = rope_frequencies(m, 0, length);
+    ASSERT_EQ(made.size(), expected.size()) << line;
+    for (std::size_t i = 0; i < made.size(); ++i) EXPECT_NEAR(made[i] / expected[i], 1.0, 5e-15) << line;
+    EXPECT_TRUE(rope_depends_on_length(m));
+    m.rope_scaling_layers = {0};
+    EXPECT_FALSE(rope_depends_on_length(m));
+    EXPECT_EQ(rope_factor(m), 1.0);
+    EXPECT_EQ(rope_frequencies(m, 0, length), rope_frequencies(m));
+    ++lines;
+  }
+  EXPECT_EQ(lines, 10);
 }
 
 TEST(Rope, LayersWithAWindowMayHaveABaseOfTheirOwn) {
