@@ -54,18 +54,20 @@ constexpr std::size_t longest_row = 1000;
 }  // namespace
 
 std::string format(MetricsRow const& r) {
-  return fmt::format("{},{},{},{},{},{},{},{}", r.step, r.tokens, r.loss, r.grad_norm, r.lr, r.step_ms, r.tokens_per_s,
-                     r.eval_loss ? fmt::format("{}", *r.eval_loss) : "");
+  return fmt::format("{},{},{},{},{},{},{},{}{}", r.step, r.tokens, r.loss, r.grad_norm, r.lr, r.step_ms,
+                     r.tokens_per_s, r.eval_loss ? fmt::format("{}", *r.eval_loss) : "",
+                     r.mtp_loss ? fmt::format(",{}", *r.mtp_loss) : "");
 }
 
 std::optional<MetricsRow> parse_metrics_row(std::string_view text) {
   if (text.size() > longest_row) return {};
   auto const cells = split(text, ',');
   MetricsRow r;
-  bool good = cells.size() == 8 && to_number(cells[0], r.step) && to_number(cells[1], r.tokens) &&
-              to_number(cells[2], r.loss) && to_number(cells[3], r.grad_norm) && to_number(cells[4], r.lr) &&
-              to_number(cells[5], r.step_ms) && to_number(cells[6], r.tokens_per_s);
+  bool good = (cells.size() == 8 || cells.size() == 9) && to_number(cells[0], r.step) &&
+              to_number(cells[1], r.tokens) && to_number(cells[2], r.loss) && to_number(cells[3], r.grad_norm) &&
+              to_number(cells[4], r.lr) && to_number(cells[5], r.step_ms) && to_number(cells[6], r.tokens_per_s);
   if (good && !cells[7].empty()) good = to_number(cells[7], r.eval_loss.emplace());
+  if (good && cells.size() == 9) good = to_number(cells[8], r.mtp_loss.emplace());
   return good && r.step >= 0 && r.tokens >= 0 ? std::optional(r) : std::nullopt;
 }
 
@@ -73,6 +75,7 @@ Metrics read_metrics(std::string const& path) {
   auto const text = read_text_file(path, "the history of a run", path, most_bytes);
   Metrics out;
   std::size_t number = 0;
+  bool predicts = false;  // rows have the column of multi-token prediction
   for (std::size_t begin = 0; begin < text.size() || number == 0;) {
     auto const end = text.find('\n', begin);
     auto const line = std::string_view(text).substr(begin, end == std::string::npos ? end : end - begin);
@@ -83,13 +86,16 @@ Metrics read_metrics(std::string const& path) {
                     .fix = number == 0 ? "name the folder of a run of p3d" : "remove this line"});
     };
     if (number == 0) {
-      if (line != metrics_header || end == std::string::npos) refuse(metrics_header);
+      if (!is_metrics_header(line) || end == std::string::npos) refuse(metrics_header);
+      predicts = line == metrics_mtp_header;
     } else if (end == std::string::npos) {
       out.cut_off = true;
       break;
     } else {
       auto const row = parse_metrics_row(line);
-      if (!row) refuse("eight numbers separated by commas, the last one or nothing");
+      if (!row || row->mtp_loss.has_value() != predicts)
+        refuse(predicts ? "nine numbers separated by commas, or nothing for the last but one"
+                        : "eight numbers separated by commas, the last one or nothing");
       if (!out.rows.empty() && row->step <= out.rows.back().step) refuse("a later step than that of the line before");
       out.rows.push_back(*row);
     }

@@ -32,6 +32,8 @@ struct Key {
 
 /// Adds the keys of [model.mla].
 void add_mla(std::vector<Key>& table);
+/// Adds the keys of [model.mtp].
+void add_mtp(std::vector<Key>& table);
 /// Adds the keys of [model.moe].
 void add_moe(std::vector<Key>& table);
 /// Adds the keys of [pipeline].

@@ -20,7 +20,7 @@ constexpr std::int64_t most_tokens = 16384;
 bool is_taken_over(Key const& key, bool layout) {
   auto const name = key.full();
   if (key.section == "model") return name != "model.preset" && name != "model.load";
-  if (key.section == "model.mla") return true;
+  if (key.section == "model.mla" || key.section == "model.mtp") return true;
   if (key.section == "model.moe") return name != "model.moe.dispatch" && name != "model.moe.buffer_factor";
   if (key.section == "parallel") return layout || name == "parallel.sequence";
   if (key.section == "data") return true;

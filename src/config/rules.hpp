@@ -41,8 +41,9 @@ std::vector<std::string_view> axis_keys(AxisSet axes);
 /// The condition that the sizes of expert axes divide the model's experts, as far as these are known.
 SizesFit experts_fit(Check const& check);
 
-void check_model(Check const& check);             ///< sizes of the model, and their division over tp
-void check_latent_attention(Check const& check);  ///< sizes of [model.mla], and what does not go with it
+void check_model(Check const& check);                   ///< sizes of the model, and their division over tp
+void check_latent_attention(Check const& check);        ///< sizes of [model.mla], and what does not go with it
+void check_multi_token_prediction(Check const& check);  ///< [model.mtp], and what does not go with it
 void check_size(Check const& check);  ///< sizes whose products would not fit into any memory, or into 64 bits
 /// Checks the sizes of the axes and their order; for training, also that axes of experts are used only for a model that
 /// has some.

@@ -231,6 +231,7 @@ void check_rope_scaling(Check const& c) {
 
 void check_model(Check const& check) {
   check_latent_attention(check);
+  check_multi_token_prediction(check);
   check_biases(check);
   check_heads(check);
   check_rope_fraction(check);

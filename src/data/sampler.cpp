@@ -19,6 +19,12 @@
 
 namespace p3d::data {
 
+void move_targets(std::span<int const> targets, std::int64_t k, std::span<int> ahead) {
+  auto const places = static_cast<std::size_t>(k);
+  for (std::size_t i = 0; i < ahead.size(); ++i)
+    ahead[i] = ahead[i] >= 0 && i + places < targets.size() ? targets[i + places] : -1;
+}
+
 /// One source, with its split and its orders.
 struct Sampler::Part {
   TokenSource const* source;

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Reads whole samples into buffers of its own, and hands out spans of them: all, or the rank's tokens of each sample
+// where cp divides these. Example: with cp = 2 and samples of 4 tokens in stripes, the first rank gets tokens 0 and 2
+// of each sample, and of a block of multi-token prediction the targets of these two, which lie on both ranks.
 #include "batch_loader.hpp"
 
 #include <p3d/base/error.hpp>
@@ -48,7 +51,7 @@ SampleSource BatchLoader::training(std::int64_t step) {
           [this](std::int64_t number, std::span<int> inputs, std::span<int> targets, std::span<int> documents) {
             sampler_.train(number, inputs, targets, documents);
           },
-          [this](std::int64_t number) { return sampler_.length(number); }};
+          [this](std::int64_t number) { return sampler_.length(number); }, config_->model.mtp.on()};
 }
 
 SampleSource BatchLoader::evaluation(std::int64_t batch) const {
@@ -59,14 +62,18 @@ SampleSource BatchLoader::evaluation(std::int64_t batch) const {
           [this, batch](std::int64_t number) { return sampler_.eval_length(batch, number); }};
 }
 
-std::int64_t BatchLoader::count_targets(SampleSource const& samples) const {
-  std::vector<int> in(seq_len()), target(seq_len());
-  std::int64_t counted = 0;
+std::vector<std::int64_t> BatchLoader::count_targets(SampleSource const& samples) const {
+  std::vector<int> in(seq_len()), target(seq_len()), ahead;
+  std::vector<std::int64_t> counted(samples.predicts ? 1 + static_cast<std::size_t>(config_->model.mtp.depth) : 1);
   for (int m = 0; m < config_->batch.microbatches; ++m) {
     auto const first = samples.first(m);
     for (auto number = first; number < first + config_->batch.micro; ++number) {
       samples.read(number, in, target, {});
-      counted += std::ranges::count_if(target, [](int t) { return t >= 0; });
+      ahead = target;
+      for (std::size_t k = 0; k < counted.size(); ++k) {
+        if (k > 0) data::move_targets(target, static_cast<std::int64_t>(k), ahead);
+        counted[k] += std::ranges::count_if(ahead, [](int t) { return t >= 0; });
+      }
     }
   }
   return counted;
@@ -95,6 +102,18 @@ std::span<int const> BatchLoader::own_tokens(std::vector<int> const& whole, base
   return own;
 }
 
+std::span<int const> BatchLoader::mtp_targets(base::TokenSet const* tokens) {
+  mtp_targets_.clear();
+  ahead_ = targets_;
+  for (std::int64_t k = 1; k <= config_->model.mtp.depth; ++k) {
+    for (std::size_t begin = 0; begin < targets_.size(); begin += seq_len())
+      data::move_targets(std::span(targets_).subspan(begin, seq_len()), k, std::span(ahead_).subspan(begin, seq_len()));
+    std::span<int const> const block = tokens ? own_tokens(ahead_, *tokens, own_ahead_) : ahead_;
+    mtp_targets_.insert(mtp_targets_.end(), block.begin(), block.end());
+  }
+  return mtp_targets_;
+}
+
 LoadedTokens BatchLoader::load(SampleSource const& samples, int microbatch, WantedTokens wanted, std::int64_t length) {
   auto const first = samples.first(microbatch);
   bool const divided = config_->parallel.cp > 1, read_for_places = wanted.places && sampler_.resets_positions();
@@ -105,12 +124,14 @@ LoadedTokens BatchLoader::load(SampleSource const& samples, int microbatch, Want
     if (wanted.places && !positions_.empty())
       sampler_.positions(in, documents_at(begin), std::span(positions_).subspan(begin, seq_len()));
   }
-  LoadedTokens out{{first, config_->batch.micro, length}, {}, {}, {}, {}};
+  LoadedTokens out{{first, config_->batch.micro, length}, {}, {}, {}, {}, {}};
+  bool const predicts = wanted.targets && samples.predicts;
   if (wanted.places) out.documents = documents_;
   if (!divided && length == config_->model.seq_len) {
     if (wanted.inputs) out.inputs = inputs_;
     if (wanted.targets) out.targets = targets_;
     if (wanted.places) out.positions = positions_;
+    if (predicts) out.mtp_targets = mtp_targets(nullptr);
     return out;
   }
   auto tokens = base::TokenSet::range(0, length);
@@ -122,6 +143,7 @@ LoadedTokens BatchLoader::load(SampleSource const& samples, int microbatch, Want
   if (wanted.inputs) out.inputs = own_tokens(inputs_, tokens, own_inputs_);
   if (wanted.targets) out.targets = own_tokens(targets_, tokens, own_targets_);
   if (wanted.places) out.positions = own_tokens(positions_, tokens, own_positions_);
+  if (predicts) out.mtp_targets = mtp_targets(&tokens);
   return out;
 }
 

@@ -28,6 +28,7 @@ struct SampleSource {
       read;
   /// The inputs of sample `number`; asked only with batch.variable.
   std::function<std::int64_t(std::int64_t number)> length;
+  bool predicts = false;  ///< blocks of multi-token prediction run, and have targets
 };
 
 /// The tokens of a microbatch that somebody reads. `places`: documents and positions, where the model uses any.
@@ -40,6 +41,7 @@ struct WantedTokens {
 struct LoadedTokens {
   kernels::TokenRows rows;
   std::span<int const> inputs, targets, positions, documents;
+  std::span<int const> mtp_targets;  ///< model::Stage::Tokens::mtp_targets
 };
 
 class BatchLoader {
@@ -63,8 +65,9 @@ public:
 
   /// Inputs of the samples of the global batch of a step.
   std::int64_t tokens_of(std::int64_t step);
-  /// Targets that are not masked in the microbatches of this replica. Reads them.
-  std::int64_t count_targets(SampleSource const& samples) const;
+  /// Targets that are not masked in the microbatches of this replica, and behind their number those of each block of
+  /// multi-token prediction that runs. Reads them.
+  std::vector<std::int64_t> count_targets(SampleSource const& samples) const;
   /// Tokens of each sample of a microbatch: model.seq_len, or with batch.variable what padded_length() makes of the
   /// longest.
   std::int64_t length(SampleSource const& samples, int microbatch) const;
@@ -85,6 +88,9 @@ private:
   /// keeps them in `own`.
   std::span<int const> own_tokens(std::vector<int> const& whole, base::TokenSet const& tokens,
                                   std::vector<int>& own) const;
+  /// The targets of all blocks of multi-token prediction, from those of the microbatch; of `tokens` of each sample, or
+  /// of all where these are null.
+  std::span<int const> mtp_targets(base::TokenSet const* tokens);
 
   config::Config const* config_;
   layout::StageMap const* stages_;
@@ -95,6 +101,7 @@ private:
   DealtBatch dealt_;  ///< the global batch asked for last whose samples are unequal work
   std::vector<int> inputs_, targets_, positions_, documents_;  ///< a microbatch of whole samples
   std::vector<int> own_inputs_, own_targets_, own_positions_;  ///< the rank's tokens, where it has only some
+  std::vector<int> ahead_, own_ahead_, mtp_targets_;           ///< targets of one block, and of all of them
 };
 
 /// Throws base::Error (bad_input) on every rank unless all hold the same input and the same data. Collective.

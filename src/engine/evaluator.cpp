@@ -16,14 +16,17 @@ namespace p3d::engine {
 Evaluator::Evaluator(config::Config const& config, BatchLoader const& loader, comm::Mesh& mesh, Forward forward)
     : config_(&config), loader_(&loader), mesh_(&mesh), forward_(std::move(forward)) {}
 
-std::int64_t Evaluator::sum_over_replicas(std::int64_t counted) {
-  mesh_->along("dp").all_reduce(&counted, 1, comm::Type::int64, comm::Reduction::sum).wait();
+std::vector<std::int64_t> Evaluator::sum_over_replicas(std::vector<std::int64_t> counted) {
+  mesh_->along("dp").all_reduce(counted.data(), std::ssize(counted), comm::Type::int64, comm::Reduction::sum).wait();
   return counted;
 }
 
-std::int64_t Evaluator::count_targets(SampleSource const& samples) {
-  if (!loader_->sampler().masks()) return config_->batch.global * config_->model.seq_len;
-  return sum_over_replicas(loader_->count_targets(samples));
+std::vector<std::int64_t> Evaluator::count_targets(SampleSource const& samples) {
+  if (loader_->sampler().masks()) return sum_over_replicas(loader_->count_targets(samples));
+  std::vector<std::int64_t> out;  // block k has none for the last k tokens of a sample
+  for (std::int64_t k = 0; k <= (samples.predicts ? config_->model.mtp.depth : 0); ++k)
+    out.push_back(config_->batch.global * std::max<std::int64_t>(0, config_->model.seq_len - k));
+  return out;
 }
 
 double Evaluator::evaluate(std::int64_t batches, std::function<bool()> const& stop) {
@@ -32,7 +35,7 @@ double Evaluator::evaluate(std::int64_t batches, std::function<bool()> const& st
   for (std::int64_t batch = 0; batch < batches; ++batch) {
     if (stop()) return std::numeric_limits<double>::quiet_NaN();
     auto const samples = loader_->evaluation(batch);
-    counted += count_targets(samples);
+    counted += count_targets(samples).front();
     sum += forward_(samples);
   }
   return collectives::all_reduce(mesh_->world(), sum) / divisor(counted);
@@ -57,11 +60,11 @@ Score Evaluator::score(Windows const& windows, ScoreOptions const& options) {
   samples.length = [&](std::int64_t number) { return number < out.windows ? windows.length_of(number) : 1; };
   for (std::int64_t batch = 0; batch * config_->batch.global < out.windows; ++batch) {
     samples.first = [&](int microbatch) { return first_sample(*config_, batch, loader_->replica(), microbatch); };
-    if (masks) counted += loader_->count_targets(samples);
+    if (masks) counted += loader_->count_targets(samples).front();
     sum += forward_(samples);
     if (options.progress) options.progress(std::min((batch + 1) * config_->batch.global, out.windows), out.windows);
   }
-  counted = masks ? sum_over_replicas(counted) : out.windows * windows.length;
+  counted = masks ? sum_over_replicas({counted}).front() : out.windows * windows.length;
   out.loss = collectives::all_reduce(mesh_->world(), sum) / divisor(counted);
   return out;
 }

@@ -27,9 +27,9 @@ public:
   /// All must outlive it.
   Evaluator(config::Config const& config, BatchLoader const& loader, comm::Mesh& mesh, Forward forward);
 
-  /// Targets that are not masked in the global batch of which these are a replica's samples: each replica counts its
-  /// own where the data mask any.
-  std::int64_t count_targets(SampleSource const& samples);
+  /// Targets that are not masked in the global batch of which these are a replica's samples, as
+  /// BatchLoader::count_targets: each replica counts its own where the data mask any.
+  std::vector<std::int64_t> count_targets(SampleSource const& samples);
   /// As Trainer::evaluate. `stop` is asked before each batch, for the same answer on every rank; then the result is
   /// NaN.
   double evaluate(std::int64_t batches, std::function<bool()> const& stop);
@@ -45,8 +45,8 @@ private:
     std::function<std::int64_t(std::int64_t number)> length_of;  ///< with batch.variable
   };
   Score score(Windows const& windows, ScoreOptions const& options);
-  /// The sum over replicas.
-  std::int64_t sum_over_replicas(std::int64_t counted);
+  /// The sums over replicas.
+  std::vector<std::int64_t> sum_over_replicas(std::vector<std::int64_t> counted);
 
   config::Config const* config_;
   BatchLoader const* loader_;

@@ -34,7 +34,7 @@ std::vector<ExpertLoad> ExpertBalance<P>::loads() {
   std::vector<ExpertLoad> out;
   if (!model.moe.on()) return out;
   std::vector<std::int64_t> counts;  // other ranks of the pipeline have other layers
-  for (std::int64_t l = 0; l < model.layers; ++l) {
+  for (std::int64_t l = 0; l < model.all_layers(); ++l) {
     if (!model.has_experts(l)) continue;
     auto const mine = chosen_.find(l);
     out.push_back({l, {}});

@@ -54,7 +54,9 @@ device::SwapSettings swap_settings(config::Config const& c, std::int64_t bytes) 
 
 template <class P>
 RankMemory<P>::RankMemory(RankContext& rank, data::TokenSource const& source, ProviderFactory<P> const& provider)
-    : rank_(&rank), activations_memory_(prepare_reductions(source)) {
+    : rank_(&rank),
+      activations_memory_(prepare_reductions(source)),
+      sums_("p3d::engine::sums", 2 + static_cast<std::size_t>(rank.config.model.mtp.depth)) {
   make_replica_groups();
   comm::agree(rank.mesh.world(), "take the memory that the run needs", [&] { allocate(provider); });
 }
@@ -125,8 +127,9 @@ void RankMemory<P>::allocate(ProviderFactory<P> const& provider) {
   }
   model::StageExchanges const exchanges{&rank_->context, &rank_->experts, parallel::SampleRanks(sample_ranks)};
   bool const with_loss = has_loss(c, plan.stages, here.pp);
+  auto const mtp_losses = Kokkos::subview(sums_, Kokkos::pair<std::size_t, std::size_t>(2, sums_.size()));
   for (int k = 0; k < workspaces_of(c); ++k)
-    workspaces_.emplace_back(c, recompute, with_loss, *arena_, here.tp, exchanges).set_loss(sums_);
+    workspaces_.emplace_back(c, recompute, with_loss, *arena_, here.tp, exchanges).set_loss(sums_, mtp_losses);
   if (c.divides_vocabulary()) vocabulary_.emplace(c, here.pp, rank_->tp, *arena_, workspaces_.front());
   auto const groups = replica_groups();
   for (int s : plan.stages.stages_of(here.pp)) {
@@ -199,7 +202,7 @@ Hooks RankMemory<P>::loading(BatchLoader& loader, SampleSource const& samples) {
   hooks.load = [this, &loader, samples](int number, int slot, int microbatch) {
     auto& stage = unit(number).stage;
     auto const t = loader.load(samples, microbatch, loader.of_stage(number), stage.length(slot));
-    stage.load(slot, t.rows, {t.inputs, t.targets, t.positions, t.documents});
+    stage.load(slot, t.rows, {t.inputs, t.targets, t.positions, t.documents, t.mtp_targets});
   };
   hooks.load_part = [this, &loader, samples](schedule::Op op, int slot, int microbatch) {
     bool const head = op == schedule::Op::head_forward;

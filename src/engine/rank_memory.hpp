@@ -55,7 +55,8 @@ public:
 
   /// The element to which squares of gradients are added.
   device::View1<double> squares() const { return Kokkos::subview(sums_, Kokkos::pair<int, int>(1, 2)); }
-  /// The sums of a program on this rank, of losses and of squares of gradients, which both become zero.
+  /// The sums of a program on this rank, which become zero: of losses, of squares of gradients, and of the losses of
+  /// each block of multi-token prediction.
   std::vector<double> take_sums();
 
   /// Calls visit(run, master weights) for all that a stage's unit owns.
@@ -130,7 +131,7 @@ private:
   std::optional<device::SwapFile> swap_;
   std::optional<typename OffloadedState<P>::Staging> staging_;
   std::optional<typename ShardedWeights<P>::Rooms> rooms_;
-  device::Owned1<double> sums_{"p3d::engine::sums", 2};  ///< losses and squares of gradients of this rank and step
+  device::Owned1<double> sums_;  ///< see take_sums()
   std::optional<device::Arena> arena_;
   std::deque<model::Workspace<P>> workspaces_;
   std::optional<model::VocabularyPart<P>> vocabulary_;

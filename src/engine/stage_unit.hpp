@@ -36,7 +36,7 @@ struct StageUnit {
   int reductions = 0;                          ///< in this step, those of no sum among them
 
   /// `pooled`: memory for whole weights and gradients that come and go; null: the unit has its own. `lender`: the unit
-  /// whose tied embedding this stage reads too, or null.
+  /// whose embedding this stage reads too, or null.
   StageUnit(RankContext& rank, int number, device::Arena& arena, model::StageScratch<P> scratch,
             parallel::ReplicaGroups const& groups, ProviderFactory<P> const& provider,
             typename model::Parameters<P>::Memory pooled, StageUnit const* lender);

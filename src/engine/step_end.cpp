@@ -29,7 +29,7 @@ StepEnd<P>::StepEnd(RankContext& rank, BatchLoader& loader, RankMemory<P>& memor
   auto const& c = rank.config;
   auto const& stages = rank.plan.stages;
   int const first = stages.pipeline_rank(0), last = stages.pipeline_rank(stages.num_stages() - 1);
-  if (c.model.tied_embeddings && first != last && !c.divides_vocabulary()) {
+  if (c.model.last_reads_embedding() && first != last && !c.divides_vocabulary()) {
     int const here = rank.here.pp;
     tie_group_ = rank.mesh.along("pp").split(here == first || here == last ? 0 : -1, here, "tied-embedding");
     if (tie_group_.valid()) tie_group_.prepare(all_reduce_settings(c));
@@ -87,10 +87,10 @@ void StepEnd<P>::begin_reduction(int stage) {
 }
 
 template <class P>
-void StepEnd<P>::begin(StepResult const& step, std::int64_t targets, bool another_follows) {
+void StepEnd<P>::begin(StepResult const& step, std::vector<std::int64_t> targets, bool another_follows) {
   summed_up_ = false;
   step_ = step.step;
-  targets_ = targets;
+  targets_ = std::move(targets);
   another_follows_ = another_follows && step.step < rank_->config.run.steps;
   for (auto& [number, unit] : memory_->units()) {
     if (!gradients_are_zero_) unit->params.zero_grads(rank_->exec);
@@ -142,7 +142,7 @@ void StepEnd<P>::finish_tie() {
     for (auto& [number, unit] : units) start_tie(*unit);
   if (tie_.active()) wait(tie_);
   auto const first = units.find(0), last = units.find(stages.num_stages() - 1);
-  if (!config.model.tied_embeddings || config.divides_vocabulary() || stages.shares_tied() || first == last ||
+  if (!config.model.last_reads_embedding() || config.divides_vocabulary() || stages.shares_tied() || first == last ||
       first == units.end() || last == units.end())
     return;
   auto const a = tied_gradient(*first->second), b = tied_gradient(*last->second);
@@ -177,14 +177,20 @@ void StepEnd<P>::start_sum(double vote) {
                                                     rank_->here, unit->stage.is_first(), memory_->squares());
   }
   auto const own = memory_->take_sums();
-  sum_ = {rank_->counts_loss() ? own[0] : 0.0, own[1], rank_->stop.here() ? 1.0 : 0.0, vote};
-  sum_request_ = rank_->mesh.world().all_reduce(sum_.data(), 4, comm::Type::float64, comm::Reduction::sum);
+  bool const counts = rank_->counts_loss();
+  sum_ = {counts ? own[0] : 0.0, own[1], rank_->stop.here() ? 1.0 : 0.0, vote};
+  for (std::size_t k = 2; k < own.size(); ++k) sum_.push_back(counts ? own[k] : 0.0);
+  sum_request_ =
+      rank_->mesh.world().all_reduce(sum_.data(), std::ssize(sum_), comm::Type::float64, comm::Reduction::sum);
 }
 
 template <class P>
 void StepEnd<P>::finish_sum(StepResult& result) {
   wait(sum_request_);
-  result.loss = sum_[0] / divisor(targets_);
+  result.loss = sum_[0] / divisor(targets_.front());
+  auto const depth = sum_.size() - 4;
+  for (std::size_t k = 0; k < depth; ++k)
+    result.mtp_loss += sum_[4 + k] / divisor(targets_[1 + k]) / static_cast<double>(depth);
   result.grad_norm = std::sqrt(sum_[1]) / result.loss_scale;
   result.stop = sum_[2] > 0.0;
   result.votes = sum_[3];
@@ -246,7 +252,7 @@ void StepEnd<P>::finalize_gradients() {
   for (auto& [number, unit] : memory_->units())
     for (auto const& run : unit->params.shard().owned)
       owned.push_back({number, &unit->params.layout(), run, unit->params.reduced(run)});
-  hooks_.finalize_model_grads(owned, targets_);
+  hooks_.finalize_model_grads(owned, targets_.front());
 }
 
 template <class P>

@@ -13,10 +13,10 @@
 #include <p3d/schedule/opening.hpp>
 #include <p3d/engine/trainer.hpp>
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "batch_loader.hpp"
 #include "rank_memory.hpp"
@@ -32,8 +32,9 @@ public:
   StepEnd(StepEnd const&) = delete;
   StepEnd& operator=(StepEnd const&) = delete;
 
-  /// Before the program of a step, whose loss is the mean over `targets`. `another_follows` as in Trainer::step.
-  void begin(StepResult const& step, std::int64_t targets, bool another_follows);
+  /// Before the program of a step, whose loss is the mean over targets.front() tokens, and those of the blocks of
+  /// multi-token prediction the means over the others. `another_follows` as in Trainer::step.
+  void begin(StepResult const& step, std::vector<std::int64_t> targets, bool another_follows);
   /// Finishes the sum of a stage's gradients over replicas, for a REDUCE of the program.
   void reduce(int stage);
   /// Updates the parameters of a stage (-1: of all), for a STEP of the program. The first update of a step sums loss
@@ -98,9 +99,10 @@ private:
   TrainerHooks<P> hooks_;
   std::map<int, int> reductions_;  ///< sums of gradients in a step, by stage
   std::int64_t step_ = 0;          ///< the step under way; the first is 1
-  schedule::Opening opening_;      ///< forwards that may start early; none without optimizer.post_validation
-  std::int64_t targets_ = 0;       ///< targets of this step's global batch that count
-  std::array<double, 4> sum_{};    ///< over all ranks, when it has come: losses, squares of gradients, stops, votes
+  schedule::Opening opening_;          ///< forwards that may start early; none without optimizer.post_validation
+  std::vector<std::int64_t> targets_;  ///< targets of this step's global batch that count, of the model and of blocks
+  /// Over all ranks, when it has come: losses, squares of gradients, stops, votes, losses of multi-token prediction.
+  std::vector<double> sum_;
   comm::Request sum_request_;
   bool summed_up_ = false;  ///< the sum of this step has begun
   bool another_follows_ = false;

@@ -172,12 +172,21 @@ StepResult Trainer<P>::step(double vote, bool another_follows) {
   result.tokens = s.loader.tokens_of(s.steps_done);
   // Where samples are whole documents without a token that ends them, every input has a target.
   bool const none_masked = s.loader.sampler().varies() && config.data.eod_token < 0;
-  auto const targets = none_masked ? result.tokens : s.evaluator.count_targets(s.loader.training(s.steps_done));
-  for (auto& w : s.memory.workspaces())
+  auto const samples = s.loader.training(s.steps_done);
+  auto const targets =
+      none_masked && !samples.predicts ? std::vector{result.tokens} : s.evaluator.count_targets(samples);
+  auto const& mtp = config.model.mtp;
+  std::vector<double> mtp_scales;
+  for (std::size_t k = 1; k < targets.size(); ++k)
+    mtp_scales.push_back(result.loss_scale * mtp.factor() / divisor(targets[k]));
+  for (auto& w : s.memory.workspaces()) {
+    w.set_mtp(mtp_scales, mtp.factor());
     w.set_balance({.sample = result.loss_scale / static_cast<double>(config.batch.global),
                    .token = result.loss_scale / static_cast<double>(config.batch.global * config.model.seq_len)});
+  }
   s.end.begin(result, targets, another_follows);
-  s.executor.run(s.rank.plan.training, result.step, result.loss_scale / divisor(targets), s.training_hooks(result));
+  s.executor.run(s.rank.plan.training, result.step, result.loss_scale / divisor(targets.front()),
+                 s.training_hooks(result));
   s.end.finish(result);
   s.balance.follow(!s.end.skipped_update());
   comm::settle();

@@ -20,10 +20,10 @@
 
 namespace p3d::io {
 
-MetricsWriter::MetricsWriter(std::string const& output_dir, std::vector<std::string> const& lines)
+MetricsWriter::MetricsWriter(std::string const& output_dir, std::vector<std::string> const& lines, bool predicts)
     : path_(output_dir + "/metrics.csv") {
   make_folder(output_dir);
-  std::string text = std::string(base::metrics_header) + '\n';
+  std::string text = std::string(predicts ? base::metrics_mtp_header : base::metrics_header) + '\n';
   for (auto const& line : lines) text += line + '\n';
   write_text_atomically(path_, text);
   FileOperation const here("open", path_);
@@ -81,12 +81,13 @@ void MetricsWriter::flush() const {
   }
 }
 
-MetricsHistory metrics_until(std::string const& path, std::int64_t last_step) {
+MetricsHistory metrics_until(std::string const& path, std::int64_t last_step, bool predicts) {
   std::istringstream lines(read_text(path));
   std::string line;
   std::getline(lines, line);
-  if (line != base::metrics_header) {
-    throw base::Error({.expected = base::metrics_header,
+  auto const* const header = predicts ? base::metrics_mtp_header : base::metrics_header;
+  if (line != header) {
+    throw base::Error({.expected = header,
                        .found = "\"" + line.substr(0, 100) + "\"",
                        .where = path + ":1",
                        .fix = "nothing: it stays under another name"});
@@ -96,7 +97,8 @@ MetricsHistory metrics_until(std::string const& path, std::int64_t last_step) {
   while (std::getline(lines, line)) {
     // A line without an end is no row, even if it looks like one.
     auto const row = lines.eof() ? std::nullopt : base::parse_metrics_row(line);
-    bool const taken = row && row->step >= 1 && row->step <= last_step && rows.emplace(row->step, line).second;
+    bool const taken = row && row->mtp_loss.has_value() == predicts && row->step >= 1 && row->step <= last_step &&
+                       rows.emplace(row->step, line).second;
     if (!taken)
       ++out.dropped;
     else if (row->step == last_step)

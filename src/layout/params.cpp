@@ -40,7 +40,8 @@ public:
   std::vector<ParamSpec> build() {
     embedding();
     for (int l = 0; l < static_cast<int>(m_.layers); ++l) layer(l);
-    auto const head_side = static_cast<int>(m_.layers);
+    for (auto l = static_cast<int>(m_.layers); l < m_.all_layers(); ++l) prediction_block(l);
+    auto const head_side = static_cast<int>(m_.all_layers());
     norm("final_norm", head_side, true);
     if (!m_.tied_embeddings) {
       divide_vocabulary(matrix("head.weight", head_side, m_.vocab_size, m_.hidden, by_rows, base_std));
@@ -95,7 +96,7 @@ private:
   void embedding() {
     auto& token = matrix("embed.token.weight", -1, m_.vocab_size, m_.hidden, by_rows, base_std);
     divide_vocabulary(token);
-    token.tied = m_.tied_embeddings && !over_pipeline_;  // divided over pp, a rank has the same rows of both
+    token.tied = m_.last_reads_embedding() && !over_pipeline_;  // divided over pp, a rank has the same rows of both
     if (m_.position == config::Position::learned) {
       matrix("embed.position.weight", -1, m_.seq_len, m_.hidden, replicated, base_std);
     }
@@ -137,6 +138,16 @@ private:
     else
       mlp(prefix + "mlp.", l, m_.ffn, m_.bias);
     norm(prefix + "post_norm2", l, m_.norms_after());
+  }
+
+  /// A block of multi-token prediction. The matrix that joins its two inputs is whole on each rank of tp, for its rows.
+  void prediction_block(int l) {
+    auto const prefix = fmt::format("layers.{}.mtp.", l);
+    norm(prefix + "enorm", l, true);
+    norm(prefix + "hnorm", l, true);
+    matrix(prefix + "eh_proj.weight", l, m_.hidden, 2 * m_.hidden, replicated, base_std);
+    layer(l);
+    norm(prefix + "final_norm", l, true);
   }
 
   void grouped_query_attention(std::string const& prefix, int l) {

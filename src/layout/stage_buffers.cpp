@@ -86,6 +86,10 @@ SlotBuffers slot_buffers(config::Config const& c, StageMap const& stages, int st
   if (first && !divided) add(taken, {Buffer::stage_tokens});
   if (last) add(taken, {Buffer::stage_final_norm_y, Buffer::stage_final_norm_mean, Buffer::stage_final_norm_scale});
   if (last && !divided) add(taken, {Buffer::stage_targets, Buffer::stage_logits, Buffer::stage_lse});
+  for (int k = 0; last && k < c.model.mtp.depth; ++k) {
+    add(taken, saved_buffers(), layers + k);
+    add(taken, of_group(Buffer::mtp_embedded, Buffer::mtp_lse), k);
+  }
   out.saved_end = taken.size();
   if (!output_waits) add_output();
   // Without a norm in front, W reads the input itself, and the stage before may use its place for another microbatch.

@@ -160,7 +160,10 @@ std::vector<int> deal_layers(config::Config const& config, std::vector<int> cons
       double const mlp = h * ffn * m.mlp_matrices();
       // A head that is divided over the pipeline costs all ranks the same.
       double const head = config.divides_vocabulary() ? 0.0 : h * static_cast<double>(m.vocab_size);
-      return balanced_layers(layers, stage_rank, projections + attention + mlp, 0.0, head);
+      double const layer = projections + attention + mlp;
+      // A block of multi-token prediction has a layer, the matrix in front of it, and the head once more.
+      double const block = layer + 2 * h * h + head;
+      return balanced_layers(layers, stage_rank, layer, 0.0, head + static_cast<double>(m.mtp.depth) * block);
     }
   }
   return even_layers(layers, static_cast<int>(stage_rank.size()));

@@ -111,7 +111,8 @@ typename Stage<P>::ActivationSlot Stage<P>::take_slot(StageRecompute const& reco
   slot.length = rank.length;
   slot.x.resize(at(stages_->num_layers(stage_)) + 1);
   slot.shares.resize(slot.x.size());
-  slot.blocks.resize(at(stages_->num_layers(stage_)));
+  slot.mtp.resize(mtp_.size());
+  slot.blocks.resize(at(stages_->num_layers(stage_)) + mtp_.size());
   for (std::size_t i = 0; i <= buffers.taken.size(); ++i) {
     if (i == buffers.saved_begin) slot.begin = arena.used();
     if (i == buffers.saved_end) slot.saved_end = arena.used();
@@ -121,7 +122,9 @@ typename Stage<P>::ActivationSlot Stage<P>::take_slot(StageRecompute const& reco
       take_of_layer(taken, s, arena, slot.blocks);
       continue;
     }
-    parallel::bind(slot, parallel::take<S>(arena, taken.buffer, s));
+    auto const memory = parallel::take<S>(arena, taken.buffer, s);
+    parallel::bind(slot, memory);
+    if (at(taken.index) < slot.mtp.size()) parallel::bind(slot.mtp[at(taken.index)], memory);
     if (taken.buffer == Buffer::stage_input) slot.x[at(taken.index)] = slot.input;
     if (taken.buffer == Buffer::stage_input_share) slot.shares[at(taken.index)] = slot.input_share;
     if (taken.buffer == Buffer::stage_output) slot.x.back() = slot.output;
@@ -172,6 +175,7 @@ void Stage<P>::resume(int slot, TokenRows rows, bool gradients) {
   s.rows = rows;
   s.rows.positions = s.positions;
   s.rows.documents = s.documents;
+  s.predicts = !s.mtp.empty();
   s.rebuilt = gradients && !rebuilt_.empty() ? slot : -1;
 }
 
@@ -200,6 +204,7 @@ Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
   P3D_REQUIRE(tp.sequence == c.parallel.sequence, "buffers and messages agree on who has which rows");
   P3D_REQUIRE(!offloads_ || ((sets.rebuilt == 0 || sets.rebuilt == sets.slots) && recompute_.slots_kept == 0),
               "slots whose microbatches are offloaded are alike");
+  for (auto l = c.model.layers; last_ && l < c.model.all_layers(); ++l) mtp_.emplace_back(c, tp, static_cast<int>(l));
   auto const rebuild = [&] {
     rebuilt_memory_.push_back(
         piece_of(arena, [&] { rebuilt_.push_back(take_rebuilt(place(c.model.seq_len), arena)); }));
@@ -286,7 +291,11 @@ void Stage<P>::load(int slot, TokenRows rows, Tokens const& given) {
   s.rows.documents = s.documents;
   if (vocabulary_elsewhere_) return;
   if (first_) copy_tokens(tp_->exec, given.inputs, s.tokens);
-  if (last_) copy_tokens(tp_->exec, given.targets, s.targets);
+  if (!last_) return;
+  copy_tokens(tp_->exec, given.targets, s.targets);
+  s.predicts = !given.mtp_targets.empty();
+  for (std::size_t k = 0; k < s.mtp.size() && s.predicts; ++k)
+    copy_tokens(tp_->exec, given.mtp_targets.subspan(k * given.targets.size(), given.targets.size()), s.mtp[k].targets);
 }
 
 template <class P>
@@ -365,12 +374,69 @@ void Stage<P>::forward(StageWeights<P> const& w, int slot, bool training) {
   final_norm_.forward(tp_->exec, w.final_norm, s.x.back(), s.final_norm());
   kernels::multiply<S>(tp_->exec, 1.0 / config_->model.logits_scaling, s.final_norm_y, s.final_norm_y);
   if (vocabulary_elsewhere_) return;
-  parallel::column_linear_forward<S>(*tp_, whole_head_input(s, *forward_.scratch).wait(), w.head.value,
-                                     View1<S const>(), s.logits);
-  kernels::cap_logits<S>(tp_->exec, config_->model.logits_softcap, s.logits);
-  auto const& scratch = *forward_.scratch;
-  parallel::vocab_loss_forward<S>(*tp_, vocab_, s.logits, s.targets, {s.lse, scratch.row_max, scratch.sums},
-                                  scratch.loss_sum);
+  head_forward(w, head_of(s), forward_.scratch->loss_sum);
+  if (training && s.predicts) predict(w, s);
+}
+
+template <class P>
+LayerCall<P> Stage<P>::mtp_call(StageWeights<P> const& w, ActivationSlot& s, Workspace<P>& scratch, std::size_t k) {
+  auto const layer = s.blocks.size() - s.mtp.size() + k;
+  return {w.mtp[k].layer, s.rows, RoutePass::training, s.mtp[k].input, s.blocks[layer], scratch.block, {}, stays_};
+}
+
+template <class P>
+SharedEmbedding<P> Stage<P>::mtp_embedding(StageWeights<P> const& w, ActivationSlot const& s, std::size_t k) const {
+  // A block reads the tokens that the block before it, or the model, is to predict.
+  return {w.embedding, vocab_, k == 0 ? s.targets : s.mtp[k - 1].targets};
+}
+
+namespace {
+/// The factors of balancing losses while layers of multi-token prediction run, whose losses have a factor.
+template <class P>
+class MtpBalance {
+public:
+  explicit MtpBalance(Workspace<P>& scratch) : scratch_(&scratch), model_(scratch.block.moe.scales) {
+    scratch.set_balance({model_.sample * scratch.mtp_factor, model_.token * scratch.mtp_factor});
+  }
+  MtpBalance(MtpBalance const&) = delete;
+  MtpBalance& operator=(MtpBalance const&) = delete;
+  ~MtpBalance() { scratch_->set_balance(model_); }
+
+private:
+  Workspace<P>* scratch_;
+  BalanceScales model_;
+};
+
+}  // namespace
+
+template <class P>
+void Stage<P>::predict(StageWeights<P> const& w, ActivationSlot& s) {
+  auto& scratch = *forward_.scratch;
+  MtpBalance<P> const balance(scratch);
+  View2<S const> previous = s.final_norm_y;
+  for (std::size_t k = 0; k < mtp_.size(); ++k) {
+    auto& a = s.mtp[k];
+    mtp_[k].forward(w.mtp[k], mtp_embedding(w, s, k), mtp_call(w, s, scratch, k), previous, a);
+    head_forward(w, head_of(a),
+                 Kokkos::subview(scratch.mtp_loss_sums, Kokkos::pair<std::size_t, std::size_t>(k, k + 1)));
+    previous = a.final_norm_y;
+  }
+}
+
+template <class P>
+View2<typename P::Storage> Stage<P>::predict_backward(StageWeights<P> const& w, ActivationSlot& s) {
+  View2<S> left;
+  auto& scratch = *backward_.scratch;
+  if (!s.predicts || scratch.mtp_factor == 0.0) return left;
+  MtpBalance<P> const balance(scratch);
+  for (auto k = mtp_.size(); k-- > 0;) {
+    auto& a = s.mtp[k];
+    auto const d = head_input_gradient(w, head_of(a), scratch.mtp_scales[k], true);
+    if (left.data() != nullptr) kernels::add<S>(tp_->exec, View1<S const>(device::flat(left)), device::flat(d));
+    View2<S const> const previous = k == 0 ? s.final_norm_y : s.mtp[k - 1].final_norm_y;
+    left = mtp_[k].backward(w.mtp[k], mtp_embedding(w, s, k), mtp_call(w, s, scratch, k), d, previous, a);
+  }
+  return left;
 }
 
 template <class P>
@@ -430,7 +496,7 @@ void Stage<P>::backward_weight(StageWeights<P> const& w, int slot, Ready const& 
   open(backward_, slot, s.rebuilt < 0 ? nullptr : &rebuilt_[at(s.rebuilt)], false);
   if (s.weight_input.data() != nullptr) backward_.x.front() = s.weight_input;
   if (last_) {
-    if (!vocabulary_elsewhere_) head_backward_weight(w, s, whole_head_input(s, *backward_.scratch));
+    if (!vocabulary_elsewhere_) head_backward_weight(w, head_of(s), whole_head_input(head_of(s), *backward_.scratch));
     if (ready) ready(layer_begin_.back(), end_of_own_);
   }
   for (int l = recompute_.num_layers(); l-- > 0;) {
@@ -449,13 +515,23 @@ template <class P>
 std::vector<std::vector<std::int64_t>> Stage<P>::take_expert_counts() {
   std::vector<std::vector<std::int64_t>> out;
   for (auto& block : blocks_) out.push_back(block.take_counts());
+  for (auto& block : mtp_) out.push_back(block.take_counts());
   return out;
 }
 
 template <class P>
-parallel::WholeRows<typename P::Storage> Stage<P>::whole_head_input(ActivationSlot const& s,
-                                                                    Workspace<P>& scratch) const {
-  return parallel::start_gather_rows<S>(*tp_, s.final_norm_y, scratch.block.gathered);
+parallel::WholeRows<typename P::Storage> Stage<P>::whole_head_input(HeadUse const& use, Workspace<P>& scratch) const {
+  return parallel::start_gather_rows<S>(*tp_, use.input, scratch.block.gathered);
+}
+
+template <class P>
+void Stage<P>::head_forward(StageWeights<P> const& w, HeadUse const& use, View1<double> loss) {
+  auto& scratch = *forward_.scratch;
+  parallel::column_linear_forward<S>(*tp_, whole_head_input(use, scratch).wait(), w.head.value, View1<S const>(),
+                                     use.logits);
+  kernels::cap_logits<S>(tp_->exec, config_->model.logits_softcap, use.logits);
+  parallel::vocab_loss_forward<S>(*tp_, vocab_, use.logits, use.targets, {use.lse, scratch.row_max, scratch.sums},
+                                  loss);
 }
 
 template <class P>
@@ -471,21 +547,30 @@ void Stage<P>::head_backward(StageWeights<P> const& w, ActivationSlot& s, double
     kernels::multiply<S>(exec, factor, s.head_gradient, scaled);
     return end_at_norm(scaled);
   }
-  parallel::WholeRows<S> input;
-  if (weights) input = whole_head_input(s, *backward_.scratch);
-  parallel::vocab_loss_backward<S>(*tp_, vocab_, s.targets, s.lse, static_cast<typename P::Accumulate>(loss_scale),
-                                   s.logits, config_->model.logits_softcap);
-  auto sum = parallel::column_linear_backward_input<S>(*tp_, s.logits, w.head.value, backward_.scratch->dfinal);
-  if (weights) head_backward_weight(w, s, std::move(input));
-  sum.wait();
-  auto const dy = own_rows(*tp_, backward_.scratch->dfinal);
+  auto const of_blocks = predict_backward(w, s);
+  auto const dy = head_input_gradient(w, head_of(s), loss_scale, weights);
   kernels::multiply<S>(exec, factor, dy, dy);
+  if (of_blocks.data() != nullptr) kernels::add<S>(exec, View1<S const>(device::flat(of_blocks)), device::flat(dy));
   end_at_norm(dy);
 }
 
 template <class P>
-void Stage<P>::head_backward_weight(StageWeights<P> const& w, ActivationSlot& s, parallel::WholeRows<S> input) {
-  parallel::linear_backward_weight<S, typename P::Gradient>(tp_->exec, s.logits, input.wait(), w.head.grad);
+View2<typename P::Storage> Stage<P>::head_input_gradient(StageWeights<P> const& w, HeadUse const& use, double scale,
+                                                         bool weights) {
+  auto& scratch = *backward_.scratch;
+  parallel::WholeRows<S> input;
+  if (weights) input = whole_head_input(use, scratch);
+  parallel::vocab_loss_backward<S>(*tp_, vocab_, use.targets, use.lse, static_cast<typename P::Accumulate>(scale),
+                                   use.logits, config_->model.logits_softcap);
+  auto sum = parallel::column_linear_backward_input<S>(*tp_, use.logits, w.head.value, scratch.dfinal);
+  if (weights) head_backward_weight(w, use, std::move(input));
+  sum.wait();
+  return own_rows(*tp_, scratch.dfinal);
+}
+
+template <class P>
+void Stage<P>::head_backward_weight(StageWeights<P> const& w, HeadUse const& use, parallel::WholeRows<S> input) {
+  parallel::linear_backward_weight<S, typename P::Gradient>(tp_->exec, use.logits, input.wait(), w.head.grad);
 }
 
 template <class P>

@@ -68,6 +68,13 @@ BlockWeights<P> block_weights(config::Config const& c, Parameters<P> const& para
   return w;
 }
 
+template <class P>
+MtpWeights<P> mtp_weights(config::Config const& c, Parameters<P> const& params, std::int64_t layer) {
+  auto const at = [&](char const* rest) { return fmt::format("layers.{}.mtp.{}", layer, rest); };
+  return {norm_weights(params, at("enorm")), norm_weights(params, at("hnorm")), params.matrix(at("eh_proj.weight")),
+          block_weights(c, params, layer), norm_weights(params, at("final_norm"))};
+}
+
 [[noreturn]] void refuse_to_move(char const* what) {
   throw base::Error({.expected = "a schedule that leaves resident weights where they are",
                      .found = what,
@@ -96,9 +103,13 @@ StageWeights<P> stage_weights(config::Config const& c, layout::StageMap const& s
   if (stages.is_last(stage)) {
     w.final_norm = norm_weights(params, "final_norm");
     if (divided) return w;
-    bool const shares = c.model.tied_embeddings && stages.shares_tied();
+    bool const shares = c.model.last_reads_embedding() && stages.shares_tied();
     P3D_REQUIRE(!shares || first != nullptr, "a shared embedding is somewhere");
-    w.head = (shares ? *first : params).matrix(output_rows);
+    auto const& with_embedding = shares ? *first : params;
+    w.head = (c.model.tied_embeddings ? with_embedding : params).matrix(output_rows);
+    if (!c.model.mtp.on()) return w;
+    w.embedding = with_embedding.matrix("embed.token.weight");
+    for (auto l = c.model.layers; l < c.model.all_layers(); ++l) w.mtp.push_back(mtp_weights(c, params, l));
   }
   return w;
 }

@@ -134,6 +134,28 @@ std::string lines_note(Runs const& runs) {
   return out + "Crosses: values that are not finite.";
 }
 
+/// The chart of the losses of multi-token prediction; "" where no run has any.
+std::string prediction_panel(Runs const& runs) {
+  Chart c;
+  c.title = "Multi-token prediction";
+  c.x_title = "step";
+  c.y_title = "mean loss of the blocks (nats per token)";
+  c.y_from_zero = true;
+  bool any = false;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    auto& curve = c.curves.emplace_back();
+    curve.run = i;
+    curve.smooth = true;
+    for (auto const& r : runs[i].rows) {
+      if (!r.mtp_loss) continue;
+      any = true;
+      curve.points.push_back({static_cast<double>(r.step), *r.mtp_loss});
+      curve.steps.push_back(r.step);
+    }
+  }
+  return any ? panel(c) : "";
+}
+
 }  // namespace
 
 std::string curves_html(Runs const& runs) {
@@ -162,7 +184,7 @@ std::string curves_html(Runs const& runs) {
          "</p>\n<p class=\"switch\">Loss over <label for=\"by-steps\">steps</label><label for=\"by-tokens\">tokens, "
          "log-log</label></p>\n<div class=\"panels\">\n" +
          panel(by_steps, "wide over-steps") + panel(by_tokens, "wide over-tokens") + panel(norm) + panel(rate) +
-         panel(late) + panel(speed) + panel(time) + expert_panels(runs) + "</div></section>\n";
+         panel(late) + prediction_panel(runs) + panel(speed) + panel(time) + expert_panels(runs) + "</div></section>\n";
 }
 
 }  // namespace p3d::page

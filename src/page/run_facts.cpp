@@ -79,6 +79,8 @@ void add_losses(RunRecord const& run, Facts& facts) {
   };
   facts.emplace_back("training loss, last step", last);
   facts.emplace_back("training loss, mean of the last 1 %", rows.size() >= 200 ? mean : "");
+  bool const predicts = !rows.empty() && rows.back().mtp_loss;
+  facts.emplace_back("multi-token prediction loss, last step", predicts ? loss_text(*rows.back().mtp_loss) : "");
   facts.emplace_back("validation loss, best", text(least));
   facts.emplace_back("validation loss, last", text(newest));
   auto const bad = std::count_if(rows.begin(), rows.end(),

@@ -16,14 +16,27 @@ std::int64_t weights_of_layer(config::Config const& config, std::int64_t layer) 
 
 std::int64_t matmul_weights(config::Config const& config) {
   auto const& m = config.model;
-  auto sum = m.vocab_size * m.hidden;
-  for (std::int64_t l = 0; l < m.layers; ++l) sum += weights_of_layer(config, l);
+  auto sum = m.vocab_size * m.hidden + m.mtp.depth * weights_beside_layer(config);
+  for (std::int64_t l = 0; l < m.all_layers(); ++l) sum += weights_of_layer(config, l);
   return sum;
+}
+
+std::int64_t weights_beside_layer(config::Config const& config) {
+  auto const& m = config.model;
+  return m.hidden * (2 * m.hidden + m.vocab_size);
+}
+
+layout::Range layers_in_training(config::Config const& config, layout::StageMap const& stages, int stage) {
+  auto range = stages.layers(stage);
+  if (stages.is_last(stage)) range.end += config.model.mtp.depth;
+  return range;
 }
 
 std::int64_t active_parameters(config::Config const& config, layout::ParamTable const& table) {
   auto const& m = config.model;
-  auto const idle = m.moe_layers() * (m.moe.experts - m.moe.top_k);
+  std::int64_t with_experts = 0;
+  for (std::int64_t l = 0; l < m.all_layers(); ++l) with_experts += m.has_experts(l) ? 1 : 0;
+  auto const idle = with_experts * (m.moe.experts - m.moe.top_k);
   auto const biases = m.moe.bias ? (m.mlp_matrices() - 1) * m.moe.ffn + m.hidden : 0;
   return table.num_parameters() - idle * (m.mlp_matrices() * m.hidden * m.moe.ffn + biases);
 }
@@ -63,7 +76,7 @@ double keys_per_query(config::Config const& config, std::int64_t layer, Keys key
 double flops_per_token(config::Config const& config) {
   auto const& m = config.model;
   double keys = 0.0;
-  for (std::int64_t l = 0; l < m.layers; ++l) keys += keys_per_query(config, l, Keys::all);
+  for (std::int64_t l = 0; l < m.all_layers(); ++l) keys += keys_per_query(config, l, Keys::all);
   // Backward takes twice the operations of forward.
   return 6.0 * static_cast<double>(matmul_weights(config)) + 3.0 * m.operations_per_key() * keys;
 }

@@ -75,7 +75,7 @@ Division run_passes(config::Config const& c, schedule::Program compute, schedule
       options.parts.push_back(static_cast<int>(std::max<std::int64_t>(1, (layers + each - 1) / each)));
     }
     stages = layout::refine(stages, options.parts);
-    options.tied = c.model.tied_embeddings && stages.shares_tied();
+    options.tied = c.model.last_reads_embedding() && stages.shares_tied();
   }
   return {std::move(stages), schedule::apply_passes(std::move(compute), options)};
 }

@@ -27,11 +27,12 @@ static void add_context_waits(config::Config const& config, layout::StageMap con
                               layout::StageRecompute const& recompute, MachineRates const& rates, StageCost& cost) {
   if (config.parallel.cp == 1) return;
   auto const division = layout::context_division(config);
-  auto const range = stages.layers(stage);
+  auto const range = layers_in_training(config, stages, stage);
   for (auto l = range.begin; l < range.end; ++l) {
     auto const wait = layout::context_wait(division, layout::context_work(config, l, rates), rates);
     cost.forward += wait.forward;
     cost.input += wait.backward;
+    if (l - range.begin >= recompute.num_layers()) continue;  // of multi-token prediction
     auto const& remade = recompute.layer(static_cast<int>(l - range.begin));
     cost.recompute += remade.full ? wait.forward : remade.attention ? wait.again : 0.0;
     // Where latents travel, the weight gradient between them and keys comes with the input part.
@@ -55,13 +56,14 @@ static void add_expert_waits(config::Config const& config, layout::StageMap cons
   double const matrices = m.mlp_matrices();
   wait.forward -= std::min(wait.forward - wait.back, linear * matrices * static_cast<double>(m.moe.shared_ffn));
   wait.backward -= std::min(wait.back, linear * (matrices - 1) * static_cast<double>(m.moe.top_k * m.moe.ffn));
-  auto const range = stages.layers(stage);
+  auto const range = layers_in_training(config, stages, stage);
   for (auto l = range.begin; l < range.end; ++l) {
     if (!config.model.has_experts(l)) continue;
     cost.forward += wait.forward;
     cost.forward_wait += wait.forward;
     cost.input += wait.backward;
     cost.input_wait += wait.backward;
+    if (l - range.begin >= recompute.num_layers()) continue;  // of multi-token prediction
     cost.recompute += remade_of_experts(recompute, static_cast<int>(l - range.begin), config.model.norms_after(), wait);
   }
 }
@@ -76,6 +78,17 @@ static void add_vocabulary(config::Config const& config, double head, PipelineCo
   v.broadcast = costs.latency + transfer;
   v.sum = costs.latency + 2 * (ranks - 1) / ranks * transfer;
   v.gather = costs.latency;
+}
+
+/// Adds the blocks of multi-token prediction, all of whose gradients come with the input part.
+static void add_prediction(config::Config const& config, double scale, StageCost& cost) {
+  auto const& m = config.model;
+  for (auto l = m.layers; l < m.all_layers(); ++l) {
+    double const attention = m.operations_per_key() * keys_per_query(config, l, Keys::seen);
+    double const linear = 2.0 * static_cast<double>(weights_of_layer(config, l) + weights_beside_layer(config));
+    cost.forward += scale * (linear + attention);
+    cost.input += scale * 2 * (linear + attention);
+  }
 }
 
 PipelineCosts model_costs(config::Config const& config, layout::StageMap const& stages, MachineRates const& rates) {
@@ -98,6 +111,7 @@ PipelineCosts model_costs(config::Config const& config, layout::StageMap const& 
     }
     costs.stages.push_back(
         {.forward = scale * (linear + attention), .input = scale * (linear + 2 * attention), .weight = scale * linear});
+    if (stages.is_last(s)) add_prediction(config, scale, costs.stages.back());
     bool const known = config.memory.recompute != config::Recompute::automatic;
     auto const recompute = known ? layout::stage_recompute(config.memory, stages, s) : layout::no_recompute(stages, s);
     costs.stages.back().recompute = scale * recompute_flops_per_token(config, recompute, range.begin, Keys::seen);

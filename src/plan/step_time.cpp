@@ -92,6 +92,7 @@ private:
   double accumulate_seconds(double parameters) const;
   double head_seconds() const;
   double embedding_seconds() const;
+  double beside_layer_seconds() const;
   double message_seconds_between_stages() const;
   void find_kinds();
   template <class Of>
@@ -368,6 +369,16 @@ double StepModel::embedding_seconds() const {
          all_reduce_seconds(cluster_, tensor_group(), bytes_ * tokens_ * width_);
 }
 
+/// A block of multi-token prediction without its layer: look-up, norms and the GEMM of its two inputs, and the head.
+double StepModel::beside_layer_seconds() const {
+  GemmType const plain{peak_}, weight{peak_, true};
+  double const rows = tokens_ / (c_.parallel.sequence ? tp() : 1);
+  double const norms = 4 * memory_seconds(cluster_, 4 * rows * width_, 2 * rows * width_);
+  return head_seconds() + embedding_seconds() + norms + gemm_seconds(cluster_, plain, rows, width_, 2 * width_) +
+         gemm_seconds(cluster_, plain, rows, 2 * width_, width_) +
+         gemm_seconds(cluster_, weight, width_, 2 * width_, rows);
+}
+
 /// One message between neighbouring stages.
 double StepModel::message_seconds_between_stages() const {
   auto const& p = c_.parallel;
@@ -406,16 +417,17 @@ void StepModel::find_kinds() {
   auto const& m = c_.model;
   auto const& p = c_.parallel;
   if (memory_.first.empty()) {
-    for (std::int64_t l = 0; l < m.layers; ++l) {
+    for (std::int64_t l = 0; l < m.all_layers(); ++l) {
       auto kind = std::find_if(memory_.first.begin(), memory_.first.end(), [&](std::int64_t other) {
         return m.has_experts(l) == m.has_experts(other) && m.window_of(l) == m.window_of(other);
       });
       auto const place = static_cast<std::size_t>(kind - memory_.first.begin());
       if (kind == memory_.first.end()) {
         memory_.first.push_back(l);
-        memory_.before.emplace_back(m.layers + 1, 0);
+        memory_.before.emplace_back(m.all_layers() + 1, 0);
       }
-      for (auto after = l + 1; after <= m.layers; ++after) ++memory_.before[place][static_cast<std::size_t>(after)];
+      for (auto after = l + 1; after <= m.all_layers(); ++after)
+        ++memory_.before[place][static_cast<std::size_t>(after)];
     }
   }
   StepPredictor::Memory::Key const key{p.tp,
@@ -431,8 +443,8 @@ void StepModel::find_kinds() {
     auto const [place, added] = memory_.entries.try_emplace(key);
     if (added) {
       for (auto l : memory_.first) place->second.kinds.push_back(layer_passes(l));
-      place->second.head = head_seconds();
       place->second.embedding = embedding_seconds();
+      place->second.head = head_seconds() + static_cast<double>(m.mtp.depth) * beside_layer_seconds();
     }
     memory_.last_key = key;
     memory_.last = &place->second;
@@ -467,7 +479,7 @@ double StepModel::bubble_seconds(double longest, double all, double head, double
   PipelineCosts costs;
   for (int s = 0; s < plan.stages.num_stages(); ++s) {
     auto const range = plan.stages.layers(s);
-    Layers const layers{range.begin, range.end};
+    Layers const layers{range.begin, range.end + (plan.stages.is_last(s) ? c_.model.mtp.depth : 0)};
     bool const divided = c_.divides_vocabulary();
     double const first = plan.stages.is_first(s) && !divided ? embedding : 0;
     double const last = plan.stages.is_last(s) && !divided ? head : 0;
@@ -514,9 +526,10 @@ StepTime StepModel::predict(bool simulated) {
   double most = -1, longest_seconds = 0, messages = 0, all = 0, parameters = 0, expert_parameters = 0;
   std::int64_t next = 0;
   for (int r = 0; r < p.pp; ++r) {
-    Layers const layers{next, next + m.layers / p.pp + (r < m.layers % p.pp ? 1 : 0)};
-    next = layers.end;
     bool const first = r == 0, last = r + 1 == p.pp;
+    Layers layers{next, next + m.layers / p.pp + (r < m.layers % p.pp ? 1 : 0)};
+    next = layers.end;
+    if (last) layers.end += m.mtp.depth;
     double const seconds = sum(layers, [](auto const& t) { return t.seconds(); }) + (first ? embedding : 0) +
                            (last || c_.divides_vocabulary() ? head : 0);
     double const sends = p.pp == 1 ? 0 : chunks > 1 ? 2 * chunks : first || last ? 1 : 2;
@@ -529,9 +542,11 @@ StepTime StepModel::predict(bool simulated) {
     longest_seconds = seconds;
     messages = sends;
   }
-  // Embedding and head, once where they are one matrix or on two ranks; positions.
-  double const roots = vocabulary_ * width_ * (p.pp > 1 || m.tied_embeddings ? 1 : 2);
-  parameters += roots + static_cast<double>(m.seq_len) * width_;
+  // Embedding and head, once where they are one matrix or on two ranks; positions, and matrices of multi-token
+  // prediction, whose blocks have the embedding beside the head.
+  bool const apart = p.pp > 1 && !m.mtp.on();
+  double const roots = vocabulary_ * width_ * (apart || m.tied_embeddings ? 1 : 2);
+  parameters += roots + (static_cast<double>(m.seq_len) + 2 * static_cast<double>(m.mtp.depth) * width_) * width_;
 
   StepTime out;
   double const n = microbatches_;
@@ -563,7 +578,7 @@ StepTime StepModel::predict(bool simulated) {
     out[P::weights] += once(memory_.kinds.front().parameters) + n * once(whole);
   }
   out[P::data] = data_seconds(longest, parameters, expert_parameters);
-  if (p.pp > 1 && m.tied_embeddings && !c_.divides_vocabulary())
+  if (p.pp > 1 && m.last_reads_embedding() && !c_.divides_vocabulary())
     out[P::embeddings] = all_reduce_seconds(cluster_, {2, stride(config::Axis::pp) * (p.pp - 1)},
                                             k_.reduced_bytes * vocabulary_ * width_);
   bool const divided = c_.memory.shard != config::Shard::none;

@@ -7,6 +7,7 @@
 #include <p3d/config/config.hpp>
 #include <p3d/layout/context.hpp>
 #include <p3d/plan/memory.hpp>
+#include <p3d/plan/model_cost.hpp>
 #include <p3d/schedule/query.hpp>
 
 namespace p3d::plan {
@@ -49,6 +50,25 @@ Counts remade(layout::StageRecompute const& r, bool norms_after, Inputs const& i
     out.shares += r.input(l) == layout::KeptInput::shared ? 1 : 0;
   }
   return out;
+}
+
+/// Adds the collectives of the blocks of multi-token prediction in an action of the last stage: those of a layer, of an
+/// embedding and of a head. All of their backward comes with the input part.
+void add_prediction(config::Mtp const& mtp, Inputs const& inputs, schedule::Op op, Counts& all, double& losses) {
+  auto const blocks = static_cast<double>(mtp.depth);
+  if (op == schedule::Op::forward) {
+    all.sums += 3 * blocks;
+    all.gathers += (inputs.whole + 1) * blocks;
+    all.latent_gathers += inputs.latent * blocks;
+    all.norms += blocks;
+    losses += blocks;
+  }
+  if (!schedule::makes_input_gradient(op) || mtp.loss_weight == 0) return;
+  all.sums += (inputs.whole + 1) * blocks;
+  all.latent_sums += inputs.latent * blocks;
+  all.gathers += (2 + inputs.whole + 2) * blocks;
+  all.latent_gathers += inputs.latent * blocks;
+  all.norms += blocks;
 }
 
 }  // namespace
@@ -97,6 +117,7 @@ TensorTraffic tensor_traffic(config::Config const& config, layout::StageMap cons
       all.gathers += 2 * layers;
       all.latent_gathers += inputs.weight_latent * layers;
     }
+    if (stages.is_last(a.stage)) add_prediction(config.model.mtp, inputs, a.op, all, losses);
   }
   auto const here = layout::context_division(config).share_of_place(context_rank).size();
   auto const tokens = static_cast<double>(config.batch.micro * here);
@@ -135,10 +156,10 @@ double context_traffic_per_step(config::Config const& config, layout::StageMap c
                                 schedule::Program const& program, int pipeline_rank) {
   double forward = 0, backward = 0, again = 0;  // numbers of layers
   for (auto const& a : program.ranks[static_cast<std::size_t>(pipeline_rank)]) {
-    double const layers = stages.num_layers(a.stage);
+    auto const layers = static_cast<double>(layers_in_training(config, stages, a.stage).size());
     if (a.op == schedule::Op::forward) forward += layers;
     if (!schedule::makes_input_gradient(a.op)) continue;
-    backward += layers;
+    backward += config.model.mtp.loss_weight > 0 ? layers : stages.num_layers(a.stage);
     auto const& r = activations[static_cast<std::size_t>(a.stage)].recompute;
     if (a.slot < r.slots_kept) continue;
     for (int l = 0; l < r.num_layers(); ++l) {
@@ -184,7 +205,7 @@ double expert_traffic_per_step(config::Config const& config, layout::StageMap co
   double sum = 0;
   for (auto const& a : program.ranks[static_cast<std::size_t>(pipeline_rank)]) {
     if (a.op != schedule::Op::forward && !schedule::makes_input_gradient(a.op)) continue;
-    auto const layers = stages.layers(a.stage);
+    auto const layers = layers_in_training(config, stages, a.stage);
     auto const& r = activations[static_cast<std::size_t>(a.stage)].recompute;
     for (auto l = layers.begin; l < layers.end; ++l) {
       if (!config.model.has_experts(l)) continue;
@@ -192,8 +213,10 @@ double expert_traffic_per_step(config::Config const& config, layout::StageMap co
         sum += each.forward;
         continue;
       }
+      bool const predicts = l - layers.begin >= r.num_layers();  // a layer of multi-token prediction
+      if (predicts && config.model.mtp.loss_weight == 0) continue;
       sum += each.backward;
-      if (a.slot >= r.slots_kept)
+      if (!predicts && a.slot >= r.slots_kept)
         sum += remade_of_experts(r, static_cast<int>(l - layers.begin), config.model.norms_after(), each);
     }
   }

@@ -321,6 +321,20 @@ std::string context_wait_line(config::Config const& c, layout::MachineRates cons
 
 namespace {
 
+/// The blocks of multi-token prediction; "" without any.
+std::string prediction_text(config::Model const& m) {
+  if (!m.mtp.on()) return "";
+  auto const last = m.all_layers() - 1;
+  auto const numbers =
+      m.mtp.depth == 1 ? fmt::format("layer {}", last) : fmt::format("layers {} to {}", m.layers, last);
+  auto const idle = std::max<std::int64_t>(0, m.mtp.depth - m.seq_len + 1);
+  return fmt::format("Multi-token prediction: {} ({}) on the last stage, loss weight {}; in training alone{}\n",
+                     base::counted(m.mtp.depth, "block"), numbers, m.mtp.loss_weight,
+                     idle > 0 ? fmt::format("; {} of them look further than samples of {} reach", idle,
+                                            base::counted(m.seq_len, "token"))
+                              : "");
+}
+
 /// The keys that let losses depend on the layout, and the part of the layout that they then depend on.
 std::string wires_text(config::Config const& c) {
   std::string text;
@@ -348,8 +362,8 @@ std::string describe(config::Config const& c, engine::RunPlan const& plan, bool 
       c.model.moe.on() ? fmt::format(", {} of them for each token", base::human_count(active)) : "",
       base::human_count(flops), base::human_count(plan::model_flops_per_step(c)), c.batch.variable ? "up to " : "",
       c.batch.global * c.model.seq_len);
-  return text + experts_text(c, plan) + windows_text(c.model) + context_text(c, plan) + sequence_text(c, plan) +
-         recompute_text(c, plan) + wires_text(c) + memory_text(plan);
+  return text + prediction_text(c.model) + experts_text(c, plan) + windows_text(c.model) + context_text(c, plan) +
+         sequence_text(c, plan) + recompute_text(c, plan) + wires_text(c) + memory_text(plan);
 }
 
 }  // namespace p3d::report

@@ -27,6 +27,7 @@ std::string Progress::line(ProgressPoint const& p, std::size_t width) const {
       fmt::format("norm {:.3f}", p.grad_norm),
       fmt::format("lr {:.2e}", p.lr),
   };
+  if (p.mtp_loss) fields.insert(fields.begin() + 2, fmt::format("mtp {:.4f}", *p.mtp_loss));
   if (p.eval_loss) fields.push_back(fmt::format("validation loss {:.4f}", *p.eval_loss));
   auto text = fields[0];
   for (std::size_t i = 1; i < fields.size() && text.size() + 2 + fields[i].size() <= width; ++i)

@@ -91,8 +91,9 @@ Weight weight_of(std::string const& key, std::string const& here, std::string co
                                           "data.source",
                                           "optimizer.post_validation"};
   // Keys that change how a model is trained, and not its arrays.
-  static std::set<std::string> const of_training{"model.dropout", "model.moe.jitter", "model.moe.aux_coefficient",
-                                                 "model.moe.z_coefficient", "run.precision"};
+  static std::set<std::string> const of_training{
+      "model.dropout",           "model.moe.jitter",      "model.moe.aux_coefficient",
+      "model.moe.z_coefficient", "model.mtp.loss_weight", "run.precision"};
   bool const all = load == config::Load::all;
   if (free.contains(key) || is_unused(key, config.model)) return Weight::ignored;
   if (of_training.contains(key) || key.starts_with("precision.") || only_trains(key, here, there))

@@ -285,7 +285,8 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
                                  r.lr,
                                  seconds * 1e3,
                                  static_cast<double>(r.tokens) / seconds,
-                                 eval_loss};
+                                 eval_loss,
+                                 c.model.mtp.on() ? std::optional(r.mtp_loss) : std::nullopt};
       io::apart([&] { files->write(row); });
     }
     if (c.model.moe.on() && (done % c.run.log_every == 0 || last || stopped)) {
@@ -296,7 +297,8 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     checkpoints.after_step(r);  // after the row: no checkpoint is valid whose row is not there
     on_disk += saving.seconds();
     if (timers) timers->add("checkpoint", saving.seconds());
-    progress.step({done, r.loss, r.grad_norm, r.lr, static_cast<double>(r.tokens), seconds, eval_loss});
+    progress.step({done, r.loss, r.grad_norm, r.lr, static_cast<double>(r.tokens), seconds, eval_loss,
+                   c.model.mtp.on() ? std::optional(r.mtp_loss) : std::nullopt});
     if (timers && (done % c.run.log_every == 0 || last || stopped)) {
       auto const lines = timers->write(done, trainer.timers(), world);
       base::log_root(fmt::format("  {:<22}{:>7} {:>11} {:>11} {:>11}\n{}", "timers, ms a step", "calls", "least",

@@ -71,7 +71,7 @@ void keep_older(fs::path const& folder, bool moves) {
 }
 
 /// The rows of an earlier metrics.csv up to step `start`; a file that holds anything else is kept under another name.
-io::MetricsHistory take_over(std::string const& folder, std::int64_t start) {
+io::MetricsHistory take_over(std::string const& folder, std::int64_t start, bool predicts) {
   auto const path = folder + "/metrics.csv";
   io::FileOperation const here("read or rename", path);
   if (!fs::exists(path)) return {};
@@ -80,7 +80,7 @@ io::MetricsHistory take_over(std::string const& folder, std::int64_t start) {
     return {};
   }
   try {
-    auto history = io::metrics_until(path, start);
+    auto history = io::metrics_until(path, start, predicts);
     if (history.dropped > 0) keep_older(folder, false);
     if (history.missing > 0) {
       base::warn_root(
@@ -118,10 +118,11 @@ void make_output_folder(std::string const& folder, comm::Communicator& world) {
   });
 }
 
-RunFiles::RunFiles(config::Config const& config, std::int64_t start) : folder_(config.run.output_dir) {
+RunFiles::RunFiles(config::Config const& config, std::int64_t start)
+    : folder_(config.run.output_dir), predicts_(config.model.mtp.on()) {
   io::make_folder(folder_);
   try {
-    taken_over_ = take_over(folder_, start);
+    taken_over_ = take_over(folder_, start, predicts_);
   } catch (fs::filesystem_error const& e) {
     throw base::Error(
         {.expected = "files of an earlier run (metrics.csv and others) that can be kept under other names",
@@ -130,7 +131,7 @@ RunFiles::RunFiles(config::Config const& config, std::int64_t start) : folder_(c
          .fix = "check the folder's permissions and the free space"});
   }
   io::write_text_atomically(folder_ + "/resolved.toml", config::canonical_toml(config));
-  metrics_ = std::make_unique<io::MetricsWriter>(folder_, taken_over_.lines);
+  metrics_ = std::make_unique<io::MetricsWriter>(folder_, taken_over_.lines, predicts_);
 }
 
 void RunFiles::add_evaluation(double loss) {
@@ -138,7 +139,7 @@ void RunFiles::add_evaluation(double loss) {
   taken_over_.last->eval_loss = loss;
   taken_over_.lines.back() = format(*taken_over_.last);
   try {
-    metrics_ = std::make_unique<io::MetricsWriter>(folder_, taken_over_.lines);
+    metrics_ = std::make_unique<io::MetricsWriter>(folder_, taken_over_.lines, predicts_);
   } catch (base::Error const& e) {
     base::warn_root(e.what());
   }

@@ -47,6 +47,7 @@ private:
   void write_waiting();
 
   std::string folder_;
+  bool predicts_;  ///< rows have the loss of multi-token prediction
   std::unique_ptr<io::MetricsWriter> metrics_;
   io::MetricsHistory taken_over_;         ///< rows of the earlier file; emptied by the first write()
   std::deque<base::MetricsRow> waiting_;  ///< rows that are not written yet; usually empty

@@ -19,6 +19,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
@@ -78,31 +79,66 @@ std::vector<Tokens> pieces(config::Config const& c) {
   return out;
 }
 
-/// Each piece alone: the sums, by the number of targets. `moved`: a piece loses its last target to the next one.
+/// Sums over documents, by the number of targets.
+struct Sums {
+  double loss = 0.0, targets = 0.0;
+  std::map<std::string, std::vector<double>> gradients;
+
+  /// Adds the mean over so many targets; the gradients less those of `without`, if there is one.
+  void add(int count, double mean, test::RunResult const& run, test::RunResult const* without = nullptr) {
+    loss += count * mean;
+    targets += count;
+    for (auto const& [name, values] : run.gradients) {
+      auto& sum = gradients[name];
+      if (sum.size() < values.size()) sum.resize(values.size());  // positions beyond have none
+      for (std::size_t i = 0; i < values.size(); ++i)
+        sum[i] += count * (values[i] - (without ? without->gradients.at(name)[i] : 0.0));
+    }
+  }
+  void add_means_to(test::RunResult& out) const {
+    out.losses.push_back(loss / targets);
+    for (auto const& [name, values] : gradients) {
+      auto& mean = out.gradients[name];
+      if (mean.size() < values.size()) mean.resize(values.size());
+      for (std::size_t i = 0; i < values.size(); ++i) mean[i] += values[i] / targets;
+    }
+  }
+};
+
+/// Each piece alone: the sums, by the number of targets. `moved`: a piece loses its last target to the next one. A
+/// block of multi-token prediction has one target less than the model; its gradients are the difference that the weight
+/// of its loss makes.
 test::RunResult run_alone(std::string const& folder, std::vector<Tokens> documents, Words const& model, bool moved) {
   if (moved) {
     documents[1].insert(documents[1].begin(), documents[0].back());
     documents[0].pop_back();
   }
-  test::RunResult sums;
-  double loss = 0.0, targets = 0.0;
+  Sums of_model, of_block;
   for (auto const& d : documents) {
     if (d.size() < 2) continue;  // nothing to predict
     auto const path = folder + "/alone";
     write(path, {d});
     auto const length = static_cast<int>(d.size()) - 1;
-    auto const run = test::train(make_config(data_words(path, length), model, {}, 1), comm::Communicator::self(), 1);
-    loss += run.losses[0] * length;
-    targets += length;
-    for (auto const& [name, values] : run.gradients) {
-      auto& sum = sums.gradients[name];
-      if (sum.size() < values.size()) sum.resize(values.size());  // positions beyond have none
-      for (std::size_t i = 0; i < values.size(); ++i) sum[i] += length * values[i];
+    auto const train = [&](Words const& words) {
+      return test::train(make_config(data_words(path, length), test::joined({model, words}), {}, 1),
+                         comm::Communicator::self(), 1);
+    };
+    bool const predicts = make_config(data_words(path, seq_len), model, {}, 1).model.mtp.on();
+    if (!predicts) {
+      auto const run = train({});
+      of_model.add(length, run.losses[0], run);
+    } else if (length < 2) {  // too short for a block
+      auto const run = train({"model.mtp.depth=0", "model.mtp.loss_weight=0.3"});
+      of_model.add(length, run.losses[0], run);
+    } else {
+      auto const run = train({}), without = train({"model.mtp.loss_weight=0.0"});
+      of_model.add(length, run.losses[0], without);
+      of_block.add(length - 1, run.losses[1], run, &without);
     }
   }
-  sums.losses = {loss / targets};
-  for (auto& [name, values] : sums.gradients)
-    for (double& x : values) x /= targets;
+  test::RunResult sums;
+  of_model.add_means_to(sums);
+  if (of_block.targets > 0) of_block.add_means_to(sums);
   return sums;
 }
 
@@ -132,7 +168,9 @@ int run(test::Options const& o) {
   data.insert(data.end(), {"data.pack=true", fmt::format("batch.global={}", samples)});
   test::Tally tally(world.size(), 1e-12, 1e-12);
   for (Words const& model : {Words{"model.preset=llama-tiny", "model.kv_heads=4", "model.ffn=48"},
-                             Words{"model.preset=gpt2-tiny", "model.kv_heads=8", "model.window=[7, 0]"}}) {
+                             Words{"model.preset=gpt2-tiny", "model.kv_heads=8", "model.window=[7, 0]"},
+                             Words{"model.preset=llama-tiny", "model.kv_heads=8", "model.ffn=32", "model.mtp.depth=1",
+                                   "model.mtp.loss_weight=0.6"}}) {
     auto const documents = pieces(make_config(data, model, {}, 1));
     auto const alone = run_alone(own.path().string(), documents, model, o.sabotage);
     std::size_t shortest = seq_len, longest = 0;

@@ -28,6 +28,7 @@ RunResult train_as(P, config::Config const& config, comm::Communicator const& co
   for (int s = 0; s < steps; ++s) {
     auto const step = trainer.step();
     out.losses.push_back(step.loss);
+    if (config.model.mtp.on()) out.losses.push_back(step.mtp_loss);
     out.norms.push_back(step.grad_norm);
     if (s > 0) continue;
     for (auto const& spec : trainer.plan().table.specs())

@@ -18,7 +18,8 @@
 namespace p3d::test {
 
 struct RunResult {
-  std::vector<double> losses, norms;
+  std::vector<double> losses;  ///< of each step, with model.mtp followed by that of its blocks
+  std::vector<double> norms;
   std::map<std::string, std::vector<double>> gradients;  ///< of the first step
   std::map<std::string, std::vector<double>> values;     ///< after the last step, if asked for
   std::vector<std::vector<std::int64_t>> expert_tokens;  ///< of the last step, by layer with experts

@@ -20,12 +20,18 @@ struct MetricsRow {
   double step_ms = 0.0;             ///< wall time of the step
   double tokens_per_s = 0.0;        ///< tokens of all ranks per second
   std::optional<double> eval_loss;  ///< nats per token; empty when this step did not evaluate
+  /// Mean of the losses of the blocks of multi-token prediction; a file has the column in a run of such a model.
+  std::optional<double> mtp_loss{};
 
   bool operator==(MetricsRow const&) const = default;
 };
 
-/// The first line of the file.
+/// The first line of the file, and that of a model with multi-token prediction.
 inline constexpr char const* metrics_header = "step,tokens,loss,grad_norm,lr,step_ms,tokens_per_s,eval_loss";
+inline constexpr char const* metrics_mtp_header =
+    "step,tokens,loss,grad_norm,lr,step_ms,tokens_per_s,eval_loss,mtp_loss";
+/// True for either.
+inline bool is_metrics_header(std::string_view line) { return line == metrics_header || line == metrics_mtp_header; }
 
 /// Formats a row as its line of the file, without the line's end. Numbers are the shortest decimals that read back as
 /// the same double.

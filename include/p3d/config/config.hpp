@@ -188,6 +188,16 @@ struct Mla {
   bool operator==(Mla const&) const = default;
 };
 
+/// [model.mtp]: multi-token prediction in training (DeepSeek-V3, arXiv 2412.19437, section 2.2; model/mtp.hpp).
+struct Mtp {
+  std::int64_t depth = 0;    ///< number of blocks; 0: none
+  double loss_weight = 0.3;  ///< factor of the mean of the blocks' losses
+  bool on() const { return depth > 0; }
+  /// Factor of the loss of one block in the loss that is minimised.
+  double factor() const { return on() ? loss_weight / static_cast<double>(depth) : 0.0; }
+  bool operator==(Mtp const&) const = default;
+};
+
 /// [model]; `preset` is applied first, the other keys override it.
 struct Model {
   std::string preset;  ///< "" or one of preset_names()
@@ -251,7 +261,12 @@ struct Model {
   bool attention_sinks = false;
   Mla mla;
   Moe moe;
+  Mtp mtp;
 
+  /// Number of layers with those of model.mtp, which have the numbers behind the others' and their kinds by these.
+  std::int64_t all_layers() const { return layers + mtp.depth; }
+  /// True when the last stage reads the embedding too: for the output layer, or for model.mtp.
+  bool last_reads_embedding() const { return tied_embeddings || mtp.on(); }
   /// True when a layer has experts instead of one feed-forward layer.
   bool has_experts(std::int64_t layer) const {
     return moe.on() && layer >= moe.first_dense && (layer + 1) % moe.every == 0;

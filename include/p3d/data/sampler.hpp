@@ -25,6 +25,11 @@ constexpr std::int64_t global_sample(std::int64_t step, std::int64_t index, std:
   return step * global_batch + index;
 }
 
+/// Turns the tokens k places ahead of each input of a sample into those k + 1 places ahead, for k of at least 1.
+/// `targets` are those one place ahead; -1 stands for a token that does not count, and for all that would lie behind
+/// it: in another document, or behind the sample.
+void move_targets(std::span<int const> targets, std::int64_t k, std::span<int> ahead);
+
 /// Cuts the training part (split_source) of a source into samples of seq_len tokens, whose targets are the tokens one
 /// later, and deals them in the order of data.shuffle:
 ///

@@ -32,6 +32,7 @@ struct StepResult {
   std::int64_t tokens = 0;  ///< inputs of the global batch
   double loss = 0.0;        ///< mean cross entropy in nats over the targets of the global batch, before the update;
                             ///< those that data.eod_mask_loss masks do not count
+  double mtp_loss = 0.0;    ///< the mean of the losses of the blocks of multi-token prediction, which `loss` leaves out
   double grad_norm = 0.0;   ///< global L2 norm of the gradient, before clipping
   double lr = 0.0;
   bool stop = false;        ///< some rank was asked to stop (stop_when)

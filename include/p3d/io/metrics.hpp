@@ -16,8 +16,10 @@ class MetricsWriter {
 public:
   /// Makes the folder, and replaces an older file by one of the header and `lines` (without line ends). The replacement
   /// is atomic: a reader, or a run that starts again after a kill, finds either the old or the new file whole. Throws
-  /// base::Error with path, reason and fix when the folder or file cannot be written.
-  explicit MetricsWriter(std::string const& output_dir, std::vector<std::string> const& lines = {});
+  /// base::Error with path, reason and fix when the folder or file cannot be written. `predicts`: rows have the loss of
+  /// multi-token prediction.
+  explicit MetricsWriter(std::string const& output_dir, std::vector<std::string> const& lines = {},
+                         bool predicts = false);
   ~MetricsWriter();
   MetricsWriter(MetricsWriter const&) = delete;
   MetricsWriter& operator=(MetricsWriter const&) = delete;
@@ -43,7 +45,8 @@ struct MetricsHistory {
   std::int64_t missing = 0;              ///< steps without a row, after the first row
   std::int64_t dropped = 0;  ///< rows of later steps, rows that were there twice, and lines that are no rows
 };
-/// Reads the history of a run that goes on after `last_step`. Throws base::Error when it is not a metrics file at all.
-MetricsHistory metrics_until(std::string const& path, std::int64_t last_step);
+/// Reads the history of a run that goes on after `last_step`. `predicts` as in MetricsWriter. Throws base::Error when
+/// it is not a metrics file of such a run at all.
+MetricsHistory metrics_until(std::string const& path, std::int64_t last_step, bool predicts = false);
 
 }  // namespace p3d::io

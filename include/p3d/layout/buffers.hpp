@@ -195,6 +195,24 @@
       "input that weight gradients read, of the stage before")                                                         \
   ROW(stage, gradient, matrix, storage, rows(s, s.hidden), message, "gradient of the output, then of the input")
 
+/// The buffers of a block of multi-token prediction in a slot of the last stage, beside those of its layer.
+#define P3D_MTP_BUFFERS(ROW)                                                                                          \
+  ROW(mtp, embedded, matrix, storage, rows(s, s.hidden), stage, "embeddings of tokens ahead, then their gradient")    \
+  ROW(mtp, enorm_y, matrix, storage, rows(s, s.hidden), stage, "output of the norm of embeddings")                    \
+  ROW(mtp, enorm_mean, vector, sums, rows(s, s.layernorm ? 1 : 0), stage, "means of embeddings")                      \
+  ROW(mtp, enorm_scale, vector, sums, rows(s, 1), stage, "1 / deviation of embeddings")                               \
+  ROW(mtp, hnorm_y, matrix, storage, rows(s, s.hidden), stage, "output of the norm of what the block before it made") \
+  ROW(mtp, hnorm_mean, vector, sums, rows(s, s.layernorm ? 1 : 0), stage, "means of what the block before it made")   \
+  ROW(mtp, hnorm_scale, vector, sums, rows(s, 1), stage, "1 / deviation of what the block before it made")            \
+  ROW(mtp, input, matrix, storage, rows(s, s.hidden), stage, "input of the block's layer")                            \
+  ROW(mtp, output, matrix, storage, rows(s, s.hidden), stage, "output of the block's layer, then gradients")          \
+  ROW(mtp, final_norm_y, matrix, storage, rows(s, s.hidden), stage, "output of the block's final norm")               \
+  ROW(mtp, final_norm_mean, vector, sums, rows(s, s.layernorm ? 1 : 0), stage, "means of the block's final norm")     \
+  ROW(mtp, final_norm_scale, vector, sums, rows(s, 1), stage, "1 / deviation of the block's final norm")              \
+  ROW(mtp, targets, vector, int32, tokens(s, 1), stage, "tokens that the block is to predict")                        \
+  ROW(mtp, logits, matrix, storage, tokens(s, s.vocab), stage, "logits of the block, then their gradient")            \
+  ROW(mtp, lse, vector, sums, tokens(s, 1), stage, "log-sum-exp of the block's logits")
+
 /// Scratch of the loss.
 #define P3D_LOSS_BUFFERS(ROW)                                                       \
   ROW(loss, dfinal, matrix, storage, tokens(s, s.sequence ? 0 : s.hidden), scratch, \
@@ -222,6 +240,7 @@
   P3D_EXPERT_SCRATCH(ROW)    \
   P3D_ATTENTION_BUFFERS(ROW) \
   P3D_STAGE_BUFFERS(ROW)     \
+  P3D_MTP_BUFFERS(ROW)       \
   P3D_LOSS_BUFFERS(ROW)      \
   P3D_VOCABULARY_BUFFERS(ROW)
 

@@ -38,8 +38,10 @@ struct ParamSpec {
   double value = 0.0;   ///< number that fills it with Init::constant
   bool decay = false;   ///< weight decay applies (matrices yes, biases and norms no)
   bool trained = true;  ///< its gradient trains it; false: it has no gradient, and is set in another way (router.bias)
-  int layer = 0;        ///< layer number; -1 embedding side, num_layers head side
-  bool tied = false;    ///< the last stage has it too (tied embedding: one tie group)
+  /// Layer number; -1 embedding side, Model::all_layers() head side. Those from num_layers on are multi-token
+  /// prediction.
+  int layer = 0;
+  bool tied = false;              ///< the last stage has it too (an embedding that it reads: one tie group)
   bool follows_previous = false;  ///< lies right behind the previous parameter in the flat buffer (fused GEMM)
   AxisSet token_axes = layout::token_axes;  ///< axes that split the tokens that this parameter sees
 
@@ -67,7 +69,8 @@ struct ParamSpec {
   AxisSet repeated_axes() const { return replica_axes().minus(token_axes); }
 };
 
-/// All parameters in global order (embedding, layers from 0, head), which is the order of checkpoints and dumps.
+/// All parameters in global order (embedding, layers from 0, those of multi-token prediction, head), which is the order
+/// of checkpoints and dumps.
 class ParamTable {
 public:
   explicit ParamTable(std::vector<ParamSpec> specs);
@@ -102,6 +105,8 @@ private:
 ///   layers.L.attn.q.weight [heads head_dim, hidden] in place of q_down, q_latent_norm and q_up,
 ///   layers.L.norm2.weight|bias, layers.L.mlp.gate|up.weight|bias, layers.L.mlp.down.weight|bias,
 ///   layers.L.mlp.alpha_p|alpha_n [1, 1] (activation xielu: the numbers of its slopes),
+///   layers.L.mtp.enorm|hnorm.weight|bias, layers.L.mtp.eh_proj.weight [hidden, 2 hidden], the rows of a layer L, and
+///   layers.L.mtp.final_norm.weight|bias, for L from model.layers on (model.mtp only)
 ///   final_norm.weight|bias, head.weight [vocab, hidden] (untied only)
 /// A layer with experts (model.moe) has, instead of mlp and without biases of linears:
 ///   layers.L.moe.router.weight [experts, hidden], layers.L.moe.router.bias [1, experts] (choice_bias only),
@@ -122,8 +127,8 @@ private:
 ParamTable make_param_table(config::Config const& config);
 
 /// True when a stage holds the parameter: the stage of its layer, the first for the embedding side, the last for the
-/// head side. A tied parameter lives on the first and on the last stage. A parameter that is divided over the pipeline
-/// lives on the first stage of each pipeline rank.
+/// head side and for blocks of multi-token prediction. A tied parameter lives on the first and on the last stage. A
+/// parameter that is divided over the pipeline lives on the first stage of each pipeline rank.
 bool lives_on(ParamSpec const& spec, StageMap const& stages, int stage);
 
 /// A parameter as one rank holds it: the local shape, where the local block starts in the (padded) global array, and

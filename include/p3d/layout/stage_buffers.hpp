@@ -14,8 +14,9 @@
 
 namespace p3d::layout {
 
-/// A buffer of one set of several that are alike: `index` is the layer of a stage, from 0, the number of a recomputed
-/// set, or the slot of a part of the vocabulary.
+/// A buffer of one set of several that are alike: `index` is the layer of a stage, from 0 and with those of multi-token
+/// prediction behind the others, the number of a block of these, the number of a recomputed set, or the slot of a part
+/// of the vocabulary.
 struct TakenBuffer {
   Buffer buffer;
   int index = 0;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // One pipeline stage on one rank: its layers, what is special about the first and the last stage (embedding; final
-// norm, head and loss), and its activation slots. It is handed its weights when it runs (weights.hpp). The stage knows
-// nothing of schedules or of other stages.
+// norm, head, loss and multi-token prediction), and its activation slots. It is handed its weights when it runs
+// (weights.hpp). The stage knows nothing of schedules or of other stages.
 
 #include <p3d/model/block.hpp>
+#include <p3d/model/mtp.hpp>
 #include <p3d/model/weights.hpp>
 #include <p3d/parallel/vocab.hpp>
 
@@ -41,8 +42,18 @@ struct Workspace {
             int tp_rank, StageExchanges exchanges = {});
   void set_balance(BalanceScales scales) { block.moe.scales = scales; }
   void set_routes(RouteTap* routes) { block.moe.routes = routes; }
-  /// Says where losses are added up: loss(0) += that of each microbatch. Call it before a last stage's forward.
-  void set_loss(View1<double> loss) { loss_sum = loss; }
+  /// Says where losses are added up: loss(0) += that of each microbatch, and in training mtp_losses(k) += that of block
+  /// k of multi-token prediction. Call it before a last stage's forward.
+  void set_loss(View1<double> loss, View1<double> mtp_losses = {}) {
+    loss_sum = loss;
+    mtp_loss_sums = mtp_losses;
+  }
+  /// Sets d(loss) / d(sum of token losses) of each block of multi-token prediction, and the factor of the balancing
+  /// losses of their layers. Call it before a last stage's backward; with factor 0 that leaves the blocks out.
+  void set_mtp(std::vector<double> loss_scales, double factor) {
+    mtp_scales = std::move(loss_scales);
+    mtp_factor = factor;
+  }
   /// Makes its views anew, in its own memory, for samples of `length` tokens, at most model.seq_len. No action reads
   /// what another has left there.
   void shape(std::int64_t length);
@@ -51,7 +62,9 @@ struct Workspace {
   BlockScratch<P> block;
   /// dfinal [tokens, hidden], under sequence parallelism block.dnorm; row_max [tokens]; sums [2, tokens].
   P3D_BUFFER_VIEWS(P3D_LOSS_BUFFERS)
-  View1<double> loss_sum;  ///< see set_loss()
+  View1<double> loss_sum, mtp_loss_sums;  ///< see set_loss()
+  std::vector<double> mtp_scales;         ///< see set_mtp()
+  double mtp_factor = 0.0;
   /// Memory in which forward leaves what it discards, and B remakes it, by place in the group of layers.
   std::vector<BlockActivations<P>> remade;
   std::vector<View2<S>> inputs;  ///< inputs of layers that are remade, [n, hidden] each
@@ -145,6 +158,9 @@ public:
     std::span<int const> targets;    ///< predicted by the last stage
     std::span<int const> positions;  ///< given where cp divides samples, or documents begin anew
     std::span<int const> documents;  ///< with data.pack TokenRows::documents, of whole samples
+    /// Targets of the blocks of multi-token prediction, of one block behind those of another; empty: the blocks do not
+    /// run.
+    std::span<int const> mtp_targets{};
   };
   /// Says which tokens are in a slot.
   void load(int slot, TokenRows rows, Tokens const& tokens);
@@ -160,15 +176,17 @@ public:
   /// is d(loss) / d(sum of token losses) = 1 / (tokens in the global batch).
   void backward(StageWeights<P> const& w, int slot, double loss_scale, Ready const& ready);
 
-  /// RoutedExperts::take_counts of each of its layers; empty: a layer without experts.
+  /// RoutedExperts::take_counts of each of its layers and of the blocks of multi-token prediction behind them; empty: a
+  /// layer without experts.
   std::vector<std::vector<std::int64_t>> take_expert_counts();
 
   /// Backward in two parts, so that a schedule can hand the gradient on first and add up the weights' while it would
   /// wait. The weight part of a slot follows its input part at any later time. Without recomputation no part needs
   /// memory beyond the slot's: TransformerBlock::backward_input says where the gradients lie between the two. What
   /// forward discarded the input part remakes in a set of its own, which the weight part gives back. On the last stage
-  /// the logits hold their own gradient; on the first one the embedding belongs to the weight part, which reads
-  /// gradient(slot). The input part overwrites output(slot): no message may read it any more.
+  /// the logits hold their own gradient, and gradients of multi-token prediction come with the input part; on the first
+  /// one the embedding belongs to the weight part, which reads gradient(slot). The input part overwrites output(slot):
+  /// no message may read it any more.
   void backward_input(StageWeights<P> const& w, int slot, double loss_scale);
   void backward_weight(StageWeights<P> const& w, int slot, Ready const& ready);
 
@@ -176,12 +194,14 @@ private:
   struct ActivationSlot {
     /// x[0] the stage's input, x[l + 1] the output of its layer l; empty: not kept whole.
     std::vector<View2<S>> x;
-    std::vector<View1<S>> shares;  ///< this rank's part of x[l] where it is divided over tp
-    std::vector<BlockActivations<P>> blocks;
+    std::vector<View1<S>> shares;             ///< this rank's part of x[l] where it is divided over tp
+    std::vector<BlockActivations<P>> blocks;  ///< of the stage's layers, then of those of `mtp`
+    std::vector<MtpActivations<P>> mtp;
     /// The buffers of the stage itself; input and input_share are those of the last layer that was taken.
     P3D_BUFFER_VIEWS(P3D_STAGE_BUFFERS)
     NormActivations<P> final_norm() const { return {final_norm_y, final_norm_mean, final_norm_scale}; }
     View2<S const> head_gradient;  ///< see take_head_gradient()
+    bool predicts = false;         ///< the blocks of `mtp` have targets
     TokenRows rows;
     std::int64_t length = 0;                        ///< tokens of a sample
     int rebuilt = -1;                               ///< its set in rebuilt_, between the parts of a split backward
@@ -220,9 +240,29 @@ private:
   void finish_input_gradient(ActivationSlot& slot);
   void embed_backward(StageWeights<P> const& w, ActivationSlot& slot, View2<S> d);
   void head_backward(StageWeights<P> const& w, ActivationSlot& slot, double loss_scale, bool weights);
+  /// One use of the head: the model's, or that of a block of multi-token prediction.
+  struct HeadUse {
+    View2<S> input;  ///< [n, hidden]
+    View1<int> targets;
+    View2<S> logits;
+    View1<typename P::Accumulate> lse;
+  };
+  static HeadUse head_of(ActivationSlot const& s) { return {s.final_norm_y, s.targets, s.logits, s.lse}; }
+  static HeadUse head_of(MtpActivations<P> const& a) { return {a.final_norm_y, a.targets, a.logits, a.lse}; }
+  /// loss(0) += the sum of the tokens' losses.
+  void head_forward(StageWeights<P> const& w, HeadUse const& use, View1<double> loss);
+  /// The gradient of the input, which lies in scratch. `scale`: d(loss) / d(sum of token losses).
+  View2<S> head_input_gradient(StageWeights<P> const& w, HeadUse const& use, double scale, bool weights);
   /// The input of the head, on its way where tokens are divided.
-  parallel::WholeRows<S> whole_head_input(ActivationSlot const& slot, Workspace<P>& scratch) const;
-  void head_backward_weight(StageWeights<P> const& w, ActivationSlot& slot, parallel::WholeRows<S> input);
+  parallel::WholeRows<S> whole_head_input(HeadUse const& use, Workspace<P>& scratch) const;
+  void head_backward_weight(StageWeights<P> const& w, HeadUse const& use, parallel::WholeRows<S> input);
+  /// Runs the blocks of multi-token prediction.
+  void predict(StageWeights<P> const& w, ActivationSlot& slot);
+  /// Returns the gradient of the model's h^0 that the blocks leave; empty without any.
+  View2<S> predict_backward(StageWeights<P> const& w, ActivationSlot& slot);
+  /// A call of the layer of block k, and the embedding that the block reads.
+  LayerCall<P> mtp_call(StageWeights<P> const& w, ActivationSlot& slot, Workspace<P>& scratch, std::size_t k);
+  SharedEmbedding<P> mtp_embedding(StageWeights<P> const& w, ActivationSlot const& slot, std::size_t k) const;
 
   RankPlace place(std::int64_t length) const { return {forward_.scratch->rank.tp, forward_.scratch->rank.cp, length}; }
   /// The slot of a microbatch, and `scratch` made ready for it.
@@ -243,6 +283,7 @@ private:
   std::byte* arena_begin_;
   parallel::TensorParallel* tp_;
   std::vector<TransformerBlock<P>> blocks_;
+  std::vector<MtpBlock<P>> mtp_;  ///< blocks of multi-token prediction, which the last stage has
   layout::StageRecompute recompute_, none_;
   std::vector<ActivationSlot> slots_;
   std::vector<RebuiltSet> rebuilt_;

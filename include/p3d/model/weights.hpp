@@ -46,19 +46,30 @@ struct BlockWeights {
   MoeWeights<P> moe;  ///< routed experts; then `up` and `down` are those of shared experts, or empty
 };
 
+/// The weights of a block of multi-token prediction (mtp.hpp).
+template <class P>
+struct MtpWeights {
+  NormWeights<P> enorm, hnorm;  ///< of embeddings, and of what the block before it made
+  Matrix<P> eh_proj;            ///< [hidden, 2 hidden]: the columns for embeddings come first
+  BlockWeights<P> layer;
+  NormWeights<P> final_norm;
+};
+
 /// The weights of one stage. Those that it does not have are empty.
 template <class P>
 struct StageWeights {
-  /// [local vocabulary, hidden] and [seq_len, hidden], of the first stage. Where the vocabulary is divided over the
-  /// pipeline, the rank's part of it is with the first stage of the rank, and so is `head`.
+  /// [local vocabulary, hidden] and [seq_len, hidden], of the first stage; with multi-token prediction the last stage
+  /// reads the embedding, too. Where the vocabulary is divided over the pipeline, the rank's part of it is with the
+  /// first stage of the rank, and so is `head`.
   Matrix<P> embedding, positions;
   std::vector<BlockWeights<P>> layers;
-  NormWeights<P> final_norm;  ///< read by the last stage
-  Matrix<P> head;             ///< [local vocabulary, hidden], of the last stage
+  NormWeights<P> final_norm;       ///< read by the last stage
+  Matrix<P> head;                  ///< [local vocabulary, hidden], of the last stage
+  std::vector<MtpWeights<P>> mtp;  ///< blocks that the last stage has
 };
 
 /// The weights of a stage that lie in `params`. `first` are the parameters of stage 0, where the last stage uses the
-/// tied embedding there (StageMap::shares_tied).
+/// embedding there (StageMap::shares_tied).
 template <class P>
 StageWeights<P> stage_weights(config::Config const& config, layout::StageMap const& stages, int stage,
                               Parameters<P> const& params, Parameters<P> const* first = nullptr);

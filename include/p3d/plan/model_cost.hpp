@@ -8,6 +8,7 @@
 
 #include <p3d/layout/params.hpp>
 #include <p3d/layout/recompute.hpp>
+#include <p3d/layout/stages.hpp>
 
 #include <cstdint>
 
@@ -19,10 +20,15 @@ namespace p3d::plan {
 
 /// Weight elements that a token is multiplied with: projections, MLP, and the head, tied or not. For GPT 12 l h^2 + V
 /// h. The padding of the vocabulary is not counted. Of experts: the router, the top_k that the token is sent to, and
-/// the shared ones with their gate.
+/// the shared ones with their gate. Each block of multi-token prediction adds its layer, the matrix in front of it, and
+/// the head once more.
 std::int64_t matmul_weights(config::Config const& config);
-/// The share of matmul_weights that lies in `layer`.
+/// The share of matmul_weights that lies in `layer`, which may be one of multi-token prediction.
 std::int64_t weights_of_layer(config::Config const& config, std::int64_t layer);
+/// The share of matmul_weights of a block of multi-token prediction beside its layer.
+std::int64_t weights_beside_layer(config::Config const& config);
+/// The layers that a stage runs in training: of the last one those of multi-token prediction too.
+layout::Range layers_in_training(config::Config const& config, layout::StageMap const& stages, int stage);
 
 /// Parameters that a token meets: all but those of the experts that it is not sent to.
 std::int64_t active_parameters(config::Config const& config, layout::ParamTable const& table);

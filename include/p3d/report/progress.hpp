@@ -20,6 +20,7 @@ struct ProgressPoint {
   double tokens = 0.0;   ///< tokens of this step
   double seconds = 0.0;  ///< seconds that this step took, without evaluation
   std::optional<double> eval_loss;
+  std::optional<double> mtp_loss{};  ///< mean loss of the blocks of multi-token prediction, if there are any
 };
 
 /// Shows the progress of a run. On a terminal it is one line that is rewritten after every step; the lines of

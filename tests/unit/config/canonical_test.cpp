@@ -117,6 +117,8 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"model.moe.jitter", {"0.01", "model.moe.experts=4"}},
       {"model.moe.capacity_factor", {"1.25", "model.moe.experts=4"}},
       {"model.moe.buffer_factor", {"1.5", "model.moe.experts=4"}},
+      {"model.mtp.depth", {"2", "model.position=\"rope\""}},
+      {"model.mtp.loss_weight", {"0.1", "model.mtp.depth=1", "model.position=\"rope\""}},
       {"parallel.dp", {"3"}},
       {"parallel.tp", {"2"}},
       {"parallel.pp", {"2"}},

@@ -36,8 +36,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         ErrorCase{"[model]\nhiden = 4\n", "model.hiden", "t.toml:2:1", "a key of [model]: preset,", "hiden",
                   "did you mean hidden?"},
-        ErrorCase{"[modle]\nlayers = 3\n", "modle", "t.toml:1:2", "run, model, model.mla, model.moe, parallel",
-                  "[modle]", "did you mean [model]?"},
+        ErrorCase{"[modle]\nlayers = 3\n", "modle", "t.toml:1:2",
+                  "run, model, model.mla, model.moe, model.mtp, parallel", "[modle]", "did you mean [model]?"},
         ErrorCase{"[zzzzzz]\na = 3\n", "zzzzzz", "t.toml:1:2", "a section", "[zzzzzz]", "remove it"},
         ErrorCase{"hidden = 4\n", "hidden", "t.toml:1:1", "a section", "outside of any section",
                   "did you mean hidden below [model]?"},

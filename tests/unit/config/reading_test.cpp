@@ -53,6 +53,17 @@ void expect_readable(Config const& run) {
   }
 }
 
+// A text may be shorter than what blocks of multi-token prediction look ahead.
+TEST(Reading, FewTokensOfAModelThatPredictsMore) {
+  auto const run = good("", {"model.preset=llama-tiny", "model.mtp.depth=3", "data.format=synthetic"});
+  Reading wanted;
+  wanted.seq_len = 2;
+  auto const result = reading_input(stored(run), wanted);
+  ASSERT_TRUE(result.config) << format(result.errors);
+  EXPECT_EQ(result.config->model.seq_len, 2);
+  EXPECT_EQ(result.config->model.mtp, run.model.mtp);
+}
+
 TEST(Reading, ARunWithAnyKey) {
   for (auto const& key : changed_keys()) {
     SCOPED_TRACE(key);

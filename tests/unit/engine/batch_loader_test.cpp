@@ -178,8 +178,61 @@ TEST(BatchLoader, CountsTheTargetsOfItsReplica) {
       auto const all = Expected(rank.loader.sampler(), samples.first(m)).targets;
       targets += std::ranges::count_if(all, [](int t) { return t >= 0; });
     }
-    EXPECT_EQ(rank.loader.count_targets(samples), targets);
+    EXPECT_EQ(rank.loader.count_targets(samples), (std::vector<std::int64_t>{targets}));
     EXPECT_LT(targets, 4 * 40) << "the last token of a document predicts nothing";
+  }
+}
+
+/// Targets of a block, walked to from each input: -1 where a token on the way does not count.
+Tokens ahead(Tokens const& targets, std::size_t block) {
+  Tokens out;
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    auto const end = i / 40 * 40 + 40;
+    int token = targets[i];
+    for (std::size_t j = i + 1; j <= i + block && token >= 0; ++j) token = j < end ? targets[j] : -1;
+    out.push_back(token);
+  }
+  return out;
+}
+
+TEST(BatchLoader, FollowsTheTargetsForMultiTokenPrediction) {
+  for (auto const& words : {std::vector<std::string>{},
+                            {"data.pack=true"},
+                            {"data.eod_mask_loss=true", "data.eod_token=7"},
+                            {"batch.variable=true"}}) {
+    for (int cp = 0; cp < 2; ++cp) {
+      auto all = words;
+      all.insert(all.end(), {"model.mtp.depth=3", "parallel.cp=2"});
+      Rank rank(all, 3, 0, cp);
+      auto const samples = rank.loader.training(0);
+      EXPECT_TRUE(samples.predicts);
+      auto const length = rank.loader.length(samples, 1);
+      auto const found = rank.loader.load(samples, 1, rank.loader.of_stage(3), length);
+      Expected const expected(rank.loader.sampler(), 2);
+      auto const own = static_cast<std::size_t>(found.rows.seq_len);
+      ASSERT_EQ(found.mtp_targets.size(), 3 * 2 * own);
+      ASSERT_EQ(found.targets.size(), 2 * own);
+      for (std::size_t k = 0; k < 3; ++k) {
+        auto const whole = ahead(expected.targets, k + 1);
+        for (std::size_t i = 0; i < 2 * own; ++i) {
+          auto const token = static_cast<std::size_t>(found.rows.tokens.at(static_cast<std::int64_t>(i % own)));
+          EXPECT_EQ(found.mtp_targets[k * 2 * own + i], whole[i / own * 40 + token]) << words.size() << " " << k;
+        }
+      }
+      auto const counted = rank.loader.count_targets(samples);
+      ASSERT_EQ(counted.size(), 4u);
+      for (std::size_t k = 0; k < 4; ++k) {
+        std::int64_t sum = 0;
+        for (int m = 0; m < 4; ++m)
+          sum += std::ranges::count_if(ahead(Expected(rank.loader.sampler(), samples.first(m)).targets, k),
+                                       [](int t) { return t >= 0; });
+        EXPECT_EQ(counted[k], sum);
+        if (k > 0) EXPECT_LT(counted[k], counted[k - 1]);
+      }
+      EXPECT_TRUE(rank.load(0).mtp_targets.empty()) << "the last stage alone reads them";
+      auto const evaluation = rank.loader.evaluation(0);
+      EXPECT_TRUE(rank.loader.load(evaluation, 0, rank.loader.of_stage(3), 40).mtp_targets.empty());
+    }
   }
 }
 

@@ -138,6 +138,29 @@ TEST(Metrics, TheHistoryOfAKilledRun) {
   EXPECT_EQ(io::read_text(again.path()), header + three);
 }
 
+TEST(Metrics, ARunWithMultiTokenPredictionHasOneMoreColumn) {
+  test::TempDir const dir;
+  io::MetricsWriter writer(dir.path().string(), {}, true);
+  base::MetricsRow row{1, 2, 3, 4, 5, 6, 7, {}, 8.5};
+  writer.write(row);
+  row.step = 2;
+  row.eval_loss = 9;
+  writer.write(row);
+  auto const header = std::string(base::metrics_mtp_header) + "\n";
+  auto const text = header + "1,2,3,4,5,6,7,,8.5\n2,2,3,4,5,6,7,9,8.5\n";
+  EXPECT_EQ(io::read_text(writer.path()), text);
+  auto const rows = base::read_metrics(writer.path()).rows;
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[1], row);
+  EXPECT_EQ(io::metrics_until(writer.path(), 2, true).lines.size(), 2u);
+  EXPECT_NE(error_of([&] { io::metrics_until(writer.path(), 2); }), "no error") << "of a run without it";
+  auto const path = dir.write("m.csv", header + "1,2,3,4,5,6,7,,8.5\n2,2,3,4,5,6,7,\n");
+  EXPECT_EQ(error_of([&] { base::read_metrics(path); }), path + ":3: \"2,2,3,4,5,6,7,\"");
+  EXPECT_EQ(io::metrics_until(path, 2, true).dropped, 1);
+  auto const other = dir.write("o.csv", std::string(base::metrics_header) + "\n1,2,3,4,5,6,7,,8.5\n");
+  EXPECT_EQ(error_of([&] { base::read_metrics(other); }), other + ":2: \"1,2,3,4,5,6,7,,8.5\"");
+}
+
 TEST(Metrics, OtherFilesAreRefusedWithTheLine) {
   test::TempDir const dir;
   auto const header = std::string(base::metrics_header) + "\n";

@@ -78,7 +78,7 @@ TEST(ParamTable, PublishedModelsHaveTheirNumberOfParameters) {
         Row{"gemma3-270m", 268'098'176}, Row{"gemma3-1b", 999'885'952}, Row{"gemma2-2b", 2'614'341'888},
         Row{"gemma2-9b", 9'241'705'984}, Row{"apertus-8b", 8'053'338'176}, Row{"apertus-70b", 70'599'864'480},
         Row{"phi4-mini", 3'836'021'760},
-        // Without layers of multi-token prediction and biases of the choice (14,848 in DeepSeek-V3's 671,026,419,200).
+        // Without blocks of multi-token prediction and biases of the choice (14,848 in DeepSeek-V3's 671,026,419,200).
         Row{"glm4.5-air", 106'852'245'504}, Row{"deepseek-v3", 671'026'404'352},
         Row{"moonlight-16b-a3b", 15'960'108'544}, Row{"gpt-oss-20b", 20'914'757'184},
         Row{"gpt-oss-120b", 116'829'156'672}}) {
@@ -87,6 +87,42 @@ TEST(ParamTable, PublishedModelsHaveTheirNumberOfParameters) {
     ASSERT_TRUE(input.config) << row.preset;
     EXPECT_EQ(make_param_table(*input.config).num_parameters(), row.parameters) << row.preset;
   }
+}
+
+// DeepSeek-V3's page gives 11.5 billion parameters of its block of multi-token prediction, without embedding and head.
+TEST(ParamTable, ABlockOfMultiTokenPrediction) {
+  auto const of = [](char const* depth) {
+    auto const input =
+        config::parse_text("", "t.toml", "/", {"data.format=synthetic", "model.preset=deepseek-v3", depth}, 1);
+    return make_param_table(input.config.value()).num_parameters();
+  };
+  constexpr std::int64_t attention = 7168 * (1536 + 512 + 64) + 1536 + 512 + 128 * 192 * 1536 + 128 * 256 * 512 +
+                                     128 * 128 * 7168,
+                         experts = 257 * std::int64_t{3 * 2048 * 7168} + 256 * 7168, norms = 5 * 7168,
+                         joined = std::int64_t{2 * 7168} * 7168;
+  EXPECT_EQ(of("model.mtp.depth=1") - of("model.mtp.depth=0"), attention + experts + norms + joined);
+  EXPECT_NEAR(static_cast<double>(attention + experts + norms + joined), 11.5e9, 0.15e9);
+
+  auto c = test::tiny_llama();
+  c.model.layers = 2, c.model.tied_embeddings = false;
+  auto const plain = make_param_table(c);
+  c.model.mtp.depth = 2;
+  auto const table = make_param_table(c);
+  EXPECT_EQ(table.find("head.weight").layer, 4) << "behind the blocks";
+  EXPECT_EQ(table.find("layers.3.mtp.eh_proj.weight").cols, 2 * c.model.hidden);
+  EXPECT_TRUE(table.find("layers.3.mtp.eh_proj.weight").splits.empty());
+  EXPECT_TRUE(table.find("embed.token.weight").tied) << "the last stage reads it too";
+  EXPECT_FALSE(plain.find("embed.token.weight").tied);
+  StageMap const stages({1, 1}, 2);
+  for (auto const& spec : table.specs()) {
+    bool const block = spec.name.starts_with("layers.2.") || spec.name.starts_with("layers.3.");
+    if (!block) EXPECT_EQ(spec.std, plain.find(spec.name).std) << spec.name;
+    if (!block) continue;
+    EXPECT_TRUE(lives_on(spec, stages, 1)) << spec.name;
+    EXPECT_FALSE(lives_on(spec, stages, 0)) << spec.name;
+  }
+  c.parallel.tp = 2, c.parallel.sequence = true;
+  EXPECT_TRUE(make_param_table(c).find("layers.2.mtp.eh_proj.weight").gradient_axes().has(Axis::tp));
 }
 
 TEST(ParamTable, NamesInGlobalOrder) {

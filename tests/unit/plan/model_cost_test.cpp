@@ -204,6 +204,24 @@ TEST(ModelCost, FlopsOfLatentAttentionByItsProducts) {
   EXPECT_DOUBLE_EQ(plan::flops_per_token(c), 3 * (2.0 * 48 * 101 + 3 * layer(48.0 * 6 * 9)));
 }
 
+// A block has a layer with the next number, the matrix of its two inputs, and the head once more.
+TEST(ModelCost, FlopsOfMultiTokenPrediction) {
+  config::Config c;
+  auto& m = c.model;
+  m.vocab_size = 101, m.hidden = 48, m.layers = 2, m.heads = 6, m.kv_heads = 6, m.ffn = 80, m.seq_len = 10;
+  m.activation = config::Activation::swiglu;
+  m.moe.experts = 16, m.moe.top_k = 3, m.moe.ffn = 20, m.moe.every = 2;  // layers 1 and 3
+  auto const without = plan::flops_per_token(c);
+  auto const idle =
+      layout::make_param_table(c).num_parameters() - plan::active_parameters(c, layout::make_param_table(c));
+  m.mtp.depth = 2;
+  double const attention = 2.0 * 4 * 48 * 48 + 4.0 * 48 * 10, beside = 2.0 * (2 * 48 * 48 + 48 * 101);
+  double const dense = 2.0 * 3 * 48 * 80, experts = 2.0 * 48 * 16 + 3 * 2.0 * 3 * 48 * 20;
+  EXPECT_DOUBLE_EQ(plan::flops_per_token(c) - without, 3 * (2 * (attention + beside) + dense + experts));
+  auto const table = layout::make_param_table(c);
+  EXPECT_EQ(table.num_parameters() - plan::active_parameters(c, table), 2 * idle) << "of layers 1 and 3";
+}
+
 // Walks over what one token is multiplied with.
 TEST(ModelCost, FlopsOfExpertsByTheirProducts) {
   config::Config c;

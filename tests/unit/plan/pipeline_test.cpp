@@ -234,6 +234,7 @@ TEST(PipelineCosts, sum_to_the_operations_of_the_model) {
   for (auto activation : {config::Activation::gelu, config::Activation::swiglu}) {
     auto c = pipeline("zb_v", 4, 8, 13);
     c.model.activation = activation;
+    c.model.mtp.depth = activation == config::Activation::gelu ? 0 : 2;
     c.parallel.tp = 2;
     c.batch.micro = 3;
     auto const plan = plan::plan_pipeline(c);
@@ -243,12 +244,30 @@ TEST(PipelineCosts, sum_to_the_operations_of_the_model) {
     double const tokens = 3.0 * static_cast<double>(c.model.seq_len);
     // Token i sees i + 1 of the s tokens, (s + 1) / 2 in the mean: the convention counts s.
     double const seen = static_cast<double>(c.model.seq_len + 1) / 2.0, all = static_cast<double>(c.model.seq_len);
-    double const causal = plan::flops_per_token(c) - 12.0 * static_cast<double>(c.model.layers * 64) * (all - seen);
+    double const causal =
+        plan::flops_per_token(c) - 12.0 * static_cast<double>(c.model.all_layers() * 64) * (all - seen);
     EXPECT_NEAR(2 * sum / (tokens * causal), 1, 1e-12);
     EXPECT_EQ(costs.message_bytes, tokens * 64 * 4);
     c.parallel.sequence = true;
     EXPECT_EQ(plan::model_costs(c, plan.stages).message_bytes, std::ceil(tokens / 2) * 64 * 4);
   }
+}
+
+// All of a block's backward comes with the input part of the last stage.
+TEST(PipelineCosts, multi_token_prediction_is_on_the_last_stage) {
+  auto c = pipeline("zb_h1", 2, 4, 16);
+  auto const stages = plan::plan_pipeline(c).stages;
+  auto const of = [&] { return plan::model_costs(c, stages, {.flops = 1, .bandwidth = 1, .latency = 0}).stages; };
+  auto const plain = of();
+  c.model.mtp.depth = 1;
+  auto const predicting = of();
+  EXPECT_EQ(predicting[0].forward, plain[0].forward);
+  EXPECT_EQ(predicting[1].weight, plain[1].weight);
+  double const forward = predicting[1].forward - plain[1].forward;
+  EXPECT_GT(forward, plain[1].forward / 8);
+  EXPECT_NEAR(predicting[1].input - plain[1].input, 2 * forward, 1e-6 * forward);
+  c.pipeline.layer_split = config::LayerSplit::cost;
+  EXPECT_LT(layout::make_stage_map(c).num_layers(1), 8) << "the block has the last stage's time";
 }
 
 // Causal attention sees (s + 1) / 2 tokens; 12 of 16 layers are remade, without the last matrix.
