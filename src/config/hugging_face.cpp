@@ -505,8 +505,10 @@ HuggingFaceModel read_hugging_face(std::string_view text, std::string const& pat
 
 HuggingFaceModel read_hugging_face_folder(std::string const& folder) {
   auto const path = (std::filesystem::path(folder) / "config.json").string();
-  return read_hugging_face(
+  auto out = read_hugging_face(
       base::read_text_file(path, "config.json of a model in Hugging Face form", path, limits::input_bytes), path);
+  take_prediction_layers(out, folder);
+  return out;
 }
 
 }  // namespace p3d::config

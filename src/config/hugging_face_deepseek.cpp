@@ -12,9 +12,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <limits>
+#include <string>
+#include <system_error>
 
 namespace p3d::config {
 
@@ -24,6 +30,9 @@ using nlohmann::ordered_json;
 
 /// The eps of the norms of latents, which no key of the file says (the default of DeepseekV3RMSNorm).
 constexpr double latent_eps = 1e-6;
+
+/// Bytes of a file that are looked through for the name of a tensor: the most of a header, as in room io.
+constexpr std::uintmax_t most_header_bytes = 100'000'000;
 
 /// The scale of the scores, as DeepseekV3Attention computes it.
 double yarn_scale(Model const& m, double all) {
@@ -39,17 +48,6 @@ void read_score_scale(Reader& r, Model& m) {
   auto const& all = rope["mscale_all_dim"];
   double const scale = all.is_number() ? yarn_scale(m, all.get<double>()) : 0.0;
   if (scale != yarn_scale(m, 0.0)) m.attention_multiplier = scale;
-}
-
-/// Passes over the layers of multi-token prediction, and notes them.
-void read_prediction_layers(Reader& r, HuggingFaceModel& out) {
-  for (char const* key : {"num_nextn_predict_layers", "num_mtp_layers"})  // published files, and transformers 5
-    if (r.has(key)) out.prediction_layers = r.count(key, limits::layers, 0);
-  if (out.prediction_layers == 0) return;
-  out.notes.push_back(
-      fmt::format("config.json has num_nextn_predict_layers = {}, layers of multi-token prediction behind the {} of "
-                  "the model: they are left out, with their tensors",
-                  out.prediction_layers, out.model.layers));
 }
 
 /// Passes over keys of training, and notes what is not as written.
@@ -101,7 +99,8 @@ void read_biased_experts(Reader& r, HuggingFaceModel& out, ExpertDefaults const&
   if (r.integer("moe_layer_freq", limits::layers, 1) != 1)
     r.wrong("moe_layer_freq = 1 (every layer behind the first dense ones has experts)", r.found("moe_layer_freq"));
   read_balance(r, out);
-  read_prediction_layers(r, out);
+  for (char const* key : {"num_nextn_predict_layers", "num_mtp_layers"})  // published files, and transformers 5
+    if (r.has(key)) out.prediction_layers = r.count(key, limits::layers, 0);
   r.value("ep_size");
   if (moe.first_dense < m.layers) return;
   if (out.family != ModelFamily::deepseek_v3) return r.wrong("a layer with experts", "none");
@@ -127,6 +126,30 @@ void read_sizes_of_latents(Reader& r, Model& m) {
   m.head_size = a.qk_nope_head_dim + a.qk_rope_head_dim;
   if (r.integer("qk_head_dim", 2 * limits::hidden, m.head_size) != m.head_size)
     r.wrong("qk_head_dim = qk_nope_head_dim + qk_rope_head_dim", r.found("qk_head_dim"));
+}
+
+/// The first bytes of a file, at most so many behind the first `skipped`; "" where it cannot be read.
+std::string beginning_of(std::filesystem::path const& path, std::uintmax_t skipped) {
+  std::error_code unknown;
+  auto const size = std::filesystem::file_size(path, unknown);
+  std::ifstream in(path, std::ios::binary);
+  if (unknown || !in || size <= skipped) return "";
+  std::string text(std::min(size - skipped, most_header_bytes), '\0');
+  in.seekg(static_cast<std::streamoff>(skipped));
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(in.gcount()));
+  return text;
+}
+
+/// True when the files of a folder seem to have a tensor of this name: room io reads them later, and says what is
+/// wrong.
+bool has_tensor(std::filesystem::path const& folder, std::string const& name) {
+  constexpr std::uintmax_t length_of_header = 8;
+  auto const file = folder / "model.safetensors", index = folder / "model.safetensors.index.json";
+  std::error_code unknown;
+  auto const text =
+      std::filesystem::exists(file, unknown) ? beginning_of(file, length_of_header) : beginning_of(index, 0);
+  return text.find('"' + name + '"') != std::string::npos;
 }
 
 }  // namespace
@@ -158,6 +181,19 @@ void read_glm4_moe(Reader& r, HuggingFaceModel& out, std::string const& path) {
   out.model.qk_norm = r.flag("use_qk_norm", false) ? QkNorm::head : QkNorm::none;
   read_biased_experts(
       r, out, {.experts = 128, .top_k = 8, .ffn = 1408, .groups = 1, .group_top_k = 1, .first_dense = 1, .scale = 1.0});
+}
+
+void take_prediction_layers(HuggingFaceModel& out, std::string const& folder) {
+  if (out.prediction_layers == 0) return;
+  // Without the linear of its two inputs it is no such layer.
+  if (has_tensor(folder, fmt::format("model.layers.{}.eh_proj.weight", out.model.layers))) {
+    out.model.mtp.depth = out.prediction_layers;
+    return;
+  }
+  out.notes.push_back(
+      fmt::format("config.json has num_nextn_predict_layers = {}, layers of multi-token prediction behind the {} of "
+                  "the model: the files have no tensors of them, so they are left out",
+                  out.prediction_layers, out.model.layers));
 }
 
 std::optional<double> mscale_all_dim(Model const& m) {
@@ -225,8 +261,8 @@ void write_latent_attention(Model const& m, ordered_json& out) {
 
 void write_biased_experts(Model const& m, ordered_json& out) {
   bool const dense = !m.moe.on();
-  out["first_k_dense_replace"] = dense ? m.layers : m.moe.first_dense;
-  out["num_nextn_predict_layers"] = 0;
+  out["first_k_dense_replace"] = dense ? m.all_layers() : m.moe.first_dense;
+  out["num_nextn_predict_layers"] = m.mtp.depth;
   if (dense) return;
   out["n_routed_experts"] = m.moe.experts;
   out["num_experts_per_tok"] = m.moe.top_k;

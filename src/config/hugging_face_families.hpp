@@ -68,6 +68,9 @@ void want_latent_attention(Model const& model, Want const& want);
 /// Asks for the keys of experts of a family with biases of the choice.
 void want_biased_experts(Model const& model, ModelFamily family, Want const& want);
 
+/// Gives the model the blocks of multi-token prediction that its file names, where the folder has their tensors.
+void take_prediction_layers(HuggingFaceModel& out, std::string const& folder);
+
 /// The mscale_all_dim of YaRN by which transformers scales a DeepSeek-V3's scores as model.attention_multiplier does; 0
 /// where that is 1 / sqrt(head_dim). Nothing: no number gives just this multiplier.
 std::optional<double> mscale_all_dim(Model const& model);

@@ -89,7 +89,8 @@ UpdatedConfig update_hugging_face(std::string_view origin, std::string const& pa
                                   std::string_view dtype, std::int64_t eos_token) {
   auto const there = read_hugging_face(origin, path);  // it checks, too, that every key is there once
   auto const family = there.family;
-  auto const& began = there.model;
+  auto began = there.model;
+  began.mtp = model.mtp;  // the number of its blocks is set below
   Update file(Json::parse(origin));
   auto now = model;
   if (model.position == Position::rope && model.seq_len < began.seq_len) {
@@ -110,8 +111,11 @@ UpdatedConfig update_hugging_face(std::string_view origin, std::string const& pa
     if (key != "n_ctx" || file.has("n_ctx")) file.set(key, item.value());  // older files have n_ctx
   }
   keep_stretch(file, began, now);
-  for (char const* key : {"num_nextn_predict_layers", "num_mtp_layers"})
-    if (there.prediction_layers > 0 && file.has(key)) file.set(key, 0, "; p3d has no multi-token prediction");
+  constexpr char const* predicts = "num_nextn_predict_layers";
+  bool const named = file.has(predicts) || file.has("num_mtp_layers");
+  for (char const* key : {predicts, "num_mtp_layers"})
+    if (file.has(key)) file.set(key, model.mtp.depth, "; model.mtp.depth of the run");
+  if (!named && model.mtp.on()) file.set(predicts, model.mtp.depth, "; model.mtp.depth of the run");
   for (char const* key : {"dtype", "torch_dtype"})  // the names in transformers 5, and before
     if (file.has(key)) file.set(key, dtype, "; --dtype chooses the type of the numbers");
   update_end(file, eos_token);

@@ -148,6 +148,7 @@ std::vector<std::string> strange(Model const& m, ModelFamily family) {
     want_latent_attention(m, want);
   else
     want(!m.mla.on(), "mla.kv_lora_rank", fmt::format("{}", m.mla.kv_lora_rank));
+  if (!has_choice_bias(family)) want(!m.mtp.on(), "mtp.depth", fmt::format("{}", m.mtp.depth));
   if (!gpt && !smollm3) want(!has_layer_without_rope(m), "rope_layers", text_of_layers(m.rope_layers, 1));
   if (has_choice_bias(family))
     want_biased_experts(m, family, want);

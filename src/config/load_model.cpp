@@ -33,7 +33,8 @@ bool is_free(std::string_view key) {
                                         "model.moe.z_coefficient",
                                         "model.moe.bias_update_rate",
                                         "model.moe.dispatch",
-                                        "model.moe.buffer_factor"};
+                                        "model.moe.buffer_factor",
+                                        "model.mtp.loss_weight"};
   return std::find(std::begin(names), std::end(names), key) != std::end(names);
 }
 
@@ -94,6 +95,7 @@ void check_load(Check const& c, Model const& loaded) {
     auto const full = key.full();
     if (!full.starts_with("model.") || is_free(full) || !c.sources.given(full)) continue;
     if (key.write(c.config) == key.write(there)) continue;
+    if (full == "model.mtp.depth" && !c.config.model.mtp.on()) continue;  // blocks are left out
     c.error({full, load_key}, fmt::format("{} = {}, as config.json in that folder says", full, key.write(there)),
             key.write(c.config), fmt::format("remove {}: it comes with model.load", full));
   }

@@ -19,6 +19,7 @@ std::optional<Model> apply_load(Input const& input, Config& config, Sources& sou
 
 /// Refuses keys of [model] that were written besides model.load and do not agree with the folder. seq_len may be
 /// smaller, or larger with rotary positions; dropout is free, and so are the keys that balance and dispatch experts.
+/// Blocks of multi-token prediction may be left out.
 void check_load(Check const& check, Model const& loaded);
 
 }  // namespace p3d::config

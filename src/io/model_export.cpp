@@ -163,6 +163,12 @@ private:
       writer_.write(place.tensor, place.first, cols.size(), type, data);
       return;
     }
+    for (std::size_t i = 0; i < layout_.copies.size(); ++i) {
+      if (layout_.copies[i].of != place.tensor) continue;
+      P3D_REQUIRE(cols.size() == shape.back() && !place.transposed, "a tensor with copies is written by whole rows");
+      writer_.write(layout_.tensors.size() + i, (place.first + rows.begin) * shape.back(), rows.size() * shape.back(),
+                    type, data);
+    }
     layout::for_element_runs(place, shape.back(), rows, cols, [&](layout::ElementRun const& run) {
       auto const* from = data + static_cast<std::size_t>(run.place) * bytes;
       if (run.stride != 1) {
@@ -234,6 +240,7 @@ std::vector<std::string> export_model(comm::Communicator& world, Checkpoint cons
   std::vector<SafetensorsWriter::Item> items;
   for (auto const& t : layout.tensors) items.push_back({t.name, t.shape, t.wide});
   for (auto const& constant : layout.constants) items.push_back({constant.name, {}, false});
+  for (auto const& copy : layout.copies) items.push_back({copy.tensor.name, copy.tensor.shape});
   SafetensorsWriter writer(folder, std::move(items), options.type, options.shard_bytes);
 
   bool const root = world.rank() == 0;

@@ -15,7 +15,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <set>
@@ -42,9 +41,9 @@ layout::ParamTable table_of(config::HuggingFaceModel const& read, Safetensors co
   auto const tensors = static_cast<std::int64_t>(files.tensors.size());
   auto const& m = read.model;
   bool const joined = read.family == config::ModelFamily::gpt_oss;  // one tensor for all experts
-  if (m.layers > tensors || (!joined && m.moe_layers() * m.moe.experts > tensors)) {
+  if (m.all_layers() > tensors || (!joined && m.moe_layers() * m.moe.experts > tensors)) {
     auto const with = m.moe.on() && !joined ? fmt::format(" and their {} experts", m.moe.experts) : "";
-    throw refused(fmt::format("tensors of the {} layers{} of config.json", m.layers, with),
+    throw refused(fmt::format("tensors of the {} layers{} of config.json", m.all_layers(), with),
                   fmt::format("{} tensors", tensors), folder, complete);
   }
   config::Config c;
@@ -104,17 +103,6 @@ Tensor const& ModelWeights::tensor_of(layout::HuggingFaceTensor const& wanted) c
   return *tensor;
 }
 
-bool ModelWeights::is_prediction(std::string_view tensor) const {
-  constexpr std::string_view prefix = "model.layers.";
-  if (!tensor.starts_with(prefix)) return false;
-  auto const first = config_.model.layers;
-  std::int64_t layer = 0;
-  std::from_chars(tensor.data() + prefix.size(), tensor.data() + tensor.size(), layer);
-  if (layer < first || layer >= first + config_.prediction_layers) return false;
-  // Without the linear of its two inputs it is a layer of the model, of which config.json says too few.
-  return files_.find(fmt::format("{}{}.eh_proj.weight", prefix, layer)) != nullptr;
-}
-
 bool ModelWeights::is_constant(std::string const& name) {
   auto const& all = layout_.constants;
   auto const it = std::find_if(all.begin(), all.end(), [&](auto const& c) { return c.name == name; });
@@ -132,11 +120,12 @@ bool ModelWeights::is_constant(std::string const& name) {
 }
 
 void ModelWeights::require_tensors() {
-  std::set<std::string> wanted;
-  for (auto const& t : layout_.tensors) wanted.insert(tensor_of(t).name);
+  std::set<std::string> known;
+  for (auto const& t : layout_.tensors) known.insert(tensor_of(t).name);
+  for (auto const& copy : layout_.copies) known.insert(copy.tensor.name);
   for (auto const& [name, tensor] : files_.tensors) {
     bool const tied_output = name == output_layer && config_.model.tied_embeddings;
-    if (wanted.contains(name) || tied_output || layout::is_hugging_face_buffer(name) || is_prediction(name)) continue;
+    if (known.contains(name) || tied_output || layout::is_hugging_face_buffer(name)) continue;
     if (is_constant(name)) continue;
     throw refused(fmt::format("only tensors of a {} as config.json describes it", to_string(config_.family)),
                   fmt::format("{} {}", name, shape_text(tensor.shape)), files_.files[tensor.file],
@@ -144,24 +133,29 @@ void ModelWeights::require_tensors() {
   }
 }
 
-/// Compares a tied output layer, which may be stored once more, with the embedding.
 void ModelWeights::require_tied() {
-  auto const* output = files_.find(output_layer);
-  if (!output || !config_.model.tied_embeddings) return;
-  auto const& embedding = tensor_of(layout_.tensors.front());
+  if (auto const* output = files_.find(output_layer); output && config_.model.tied_embeddings)
+    require_same(*output, tensor_of(layout_.tensors.front()), "config.json ties them (tie_word_embeddings)",
+                 "set tie_word_embeddings to false in config.json if the two are meant to differ");
+  for (auto const& copy : layout_.copies)
+    if (auto const* stored = files_.find(copy.tensor.name))
+      require_same(*stored, tensor_of(layout_.tensors[copy.of]),
+                   "layers of multi-token prediction share embedding and head with the model",
+                   "remove num_nextn_predict_layers from config.json, and the tensors of these layers");
+}
+
+void ModelWeights::require_same(Tensor const& copy, Tensor const& original, char const* why, char const* fix) {
   auto const differ = [&](std::string const& how) {
-    return refused(fmt::format("{} like {}: config.json ties them (tie_word_embeddings)", output_layer, embedding.name),
-                   how, files_.files[output->file],
-                   "set tie_word_embeddings to false in config.json if the two are meant to differ");
+    return refused(fmt::format("{} like {}: {}", copy.name, original.name, why), how, files_.files[copy.file], fix);
   };
-  if (output->shape != embedding.shape || !output->type) throw differ(shape_text(output->shape));
+  if (copy.shape != original.shape || !copy.type) throw differ(shape_text(copy.shape));
   constexpr std::int64_t piece = 1 << 18;
-  auto const n = embedding.elements();
+  auto const n = original.elements();
   std::vector<double> a(static_cast<std::size_t>(std::min(piece, n))), b(a.size());
   for (std::int64_t i = 0; i < n; i += piece) {
     auto const count = std::min(piece, n - i);
-    reader_.read(embedding, i, count, Element::float64, a.data());
-    reader_.read(*output, i, count, Element::float64, b.data());
+    reader_.read(original, i, count, Element::float64, a.data());
+    reader_.read(copy, i, count, Element::float64, b.data());
     if (std::memcmp(a.data(), b.data(), static_cast<std::size_t>(count) * sizeof(double)) != 0)
       throw differ("other numbers");
   }

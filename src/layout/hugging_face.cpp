@@ -100,7 +100,11 @@ constexpr NameRow deepseek_names[] = {{"attn.q_down", "model.layers.{}.self_attn
                                       {"attn.kv_up", "model.layers.{}.self_attn.kv_b_proj"},
                                       {"moe.shared.gate", "model.layers.{}.mlp.shared_experts.gate_proj"},
                                       {"moe.shared.up", "model.layers.{}.mlp.shared_experts.up_proj"},
-                                      {"moe.shared.down", "model.layers.{}.mlp.shared_experts.down_proj"}};
+                                      {"moe.shared.down", "model.layers.{}.mlp.shared_experts.down_proj"},
+                                      {"mtp.enorm", "model.layers.{}.enorm"},
+                                      {"mtp.hnorm", "model.layers.{}.hnorm"},
+                                      {"mtp.eh_proj", "model.layers.{}.eh_proj"},
+                                      {"mtp.final_norm", "model.layers.{}.shared_head.norm"}};
 constexpr char const* choice_bias_name = "model.layers.{}.mlp.gate.e_score_correction_bias";
 
 constexpr NameRow gpt_oss_names[] = {{"moe.router", "model.layers.{}.mlp.router"},
@@ -206,6 +210,22 @@ std::vector<HuggingFaceConstant> xielu_constants(std::int64_t layers) {
   return out;
 }
 
+/// Adds what layers of multi-token prediction have of the model once more.
+void add_copies(config::Model const& m, ParamTable const& table, HuggingFaceLayout& out) {
+  auto const tensor_of = [&](char const* parameter) {
+    auto const row = static_cast<std::size_t>(&table.find(parameter) - table.specs().data());
+    return out.places[row].tensor;
+  };
+  auto const add = [&](std::int64_t layer, char const* name, char const* parameter) {
+    auto const of = tensor_of(parameter);
+    out.copies.push_back({{fmt::format("model.layers.{}.{}.weight", layer, name), out.tensors[of].shape}, of});
+  };
+  for (auto l = m.layers; l < m.all_layers(); ++l) {
+    add(l, "embed_tokens", "embed.token.weight");
+    add(l, "shared_head.head", m.tied_embeddings ? "embed.token.weight" : "head.weight");
+  }
+}
+
 }  // namespace
 
 HuggingFaceLayout hugging_face_layout(config::ModelFamily family, config::Model const& model, ParamTable const& table) {
@@ -252,6 +272,7 @@ HuggingFaceLayout hugging_face_layout(config::ModelFamily family, config::Model 
     out.places.push_back({.tensor = shared, .transposed = matrix && row.transposed, .first = outputs});
     outputs += size;
   }
+  add_copies(model, table, out);
   return out;
 }
 

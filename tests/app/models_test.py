@@ -15,7 +15,7 @@ MODELS = program.SOURCE / "tests/golden/hugging_face"
 CASES = ("gpt2", "llama", "llama3", "mistral", "mistral_nemo", "qwen2", "qwen3", "olmo2", "olmo3",
          "granite", "glm4", "gemma2", "gemma3", "phi3", "phi3_long", "ministral3", "yarn", "smollm3", "apertus")
 EXPERTS = ("mixtral", "qwen2_moe", "qwen2_moe_bias", "qwen3_moe", "olmoe", "glm4_moe", "deepseek_v3",
-           "deepseek_v3_plain", "gpt_oss")
+           "deepseek_v3_plain", "deepseek_v3_mtp", "glm4_moe_mtp", "gpt_oss")
 
 
 def tensors(folder):
@@ -279,22 +279,49 @@ class Models(AppTest):
         remove_tensors(weights, "layers.1.mlp.act_fn.alpha_n")
         self.refused("import", folder, "c.h5", parts=["the tensor model.layers.1.mlp.act_fn.alpha_n [1]"])
 
-    def test_layers_of_multi_token_prediction_are_left_out(self):
+    def test_layers_of_multi_token_prediction_without_tensors_are_left_out(self):
         folder = self.change_config("glm4_moe", num_nextn_predict_layers=1)
-        names = ("eh_proj", "enorm", "self_attn.q_proj")
-        add_tensors(folder / "model.safetensors", [f"model.layers.3.{name}.weight" for name in names])
         run = self.p3d("import", folder, "a.h5")
         self.assertEqual(run.code, 0, run.text)
         self.assertIn("num_nextn_predict_layers = 1, layers of multi-token prediction behind the 3 of", run.text)
         said = self.good("export", "a.h5", "out")
-        self.assertIn("num_nextn_predict_layers = 0 (1 in the origin; p3d has no multi-token prediction)", said)
+        self.assertIn("num_nextn_predict_layers = 0 (1 in the origin; model.mtp.depth of the run)", said)
         self.assertEqual(tensors(self.folder / "out"), tensors(MODELS / "glm4_moe"))
-        add_tensors(folder / "model.safetensors", ["model.layers.4.eh_proj.weight"])
-        self.refused("import", folder, "b.h5", parts=["model.layers.4.eh_proj.weight", "only tensors of a glm4_moe"])
+        add_tensors(folder / "model.safetensors", ["model.layers.3.eh_proj.weight"])
+        self.refused("import", folder, "b.h5", parts=["the tensor model.layers.3.", "none"])
         shutil.rmtree(folder)
         # A layer without such a linear is one of the model, of which config.json says too few.
         folder = self.change_config("glm4_moe", num_nextn_predict_layers=1, num_hidden_layers=2)
         self.refused("import", folder, "b.h5", parts=["model.layers.2.", "only tensors of a glm4_moe"])
+
+    def test_layers_of_multi_token_prediction_come_in_and_go_out(self):
+        for case, depth in (("deepseek_v3_mtp", 1), ("glm4_moe_mtp", 2)):
+            self.good("import", MODELS / case, f"{case}.h5")
+            said = self.good("export", f"{case}.h5", f"out-{case}", ranks=2)
+            self.assertNotIn("in the origin", said)
+            self.assertEqual(tensors(self.folder / f"out-{case}"), tensors(MODELS / case))
+            self.assertIn(f'"num_nextn_predict_layers": {depth}', (self.folder / f"out-{case}/config.json").read_text())
+            # Trained on several ranks they are exported, too; and they may be left out.
+            self.train(case, 2, f"on-{case}", "parallel.pp=2", "checkpoint.every=3")
+            self.good("export", f"runs/on-{case}/checkpoints/on-{case}-00000003.h5", f"new-{case}", "--dtype", "fp32")
+            new = tensors(self.folder / f"new-{case}")
+            self.assertEqual(sorted(new), sorted(tensors(MODELS / case)))
+            self.assertEqual(new["model.layers.2.embed_tokens.weight"], new["model.embed_tokens.weight"])
+            self.train(case, 0, f"off-{case}", "model.mtp.depth=0", "checkpoint.every=3")
+            self.good("export", f"runs/off-{case}/checkpoints/off-{case}-00000003.h5", f"less-{case}")
+            self.assertEqual(sorted(tensors(self.folder / f"less-{case}")),
+                             [name for name in sorted(new) if not name.startswith(("model.layers.2.",
+                                                                                   "model.layers.3."))])
+            self.refused("--check", f"model.load={MODELS / case}", "data.format=synthetic", "model.mtp.depth=3",
+                         parts=[f"model.mtp.depth = {depth}, as config.json"])
+        folder = self.copy("deepseek_v3_mtp")
+        for name, like in (("embed_tokens", "model.embed_tokens.weight"), ("shared_head.head", "lm_head.weight")):
+            path = folder / "model.safetensors"
+            before = path.read_bytes()
+            change_tensor(path, f"model.layers.2.{name}.weight", b"\0" * (256 * 16 * 4))
+            self.refused("import", folder, "b.h5",
+                         parts=[f"model.layers.2.{name}.weight like {like}", "other numbers"])
+            path.write_bytes(before)
 
     def train(self, case, ranks, name, *more):
         self.good("", f"model.load={MODELS / case}", "data.format=synthetic", "run.steps=3", "run.precision=fp64",

@@ -30,7 +30,7 @@ struct Expected {
     double loss = 0;
   };
   struct Step {
-    double lr = 0, loss = 0, norm = 0;
+    double lr = 0, loss = 0, norm = 0, mtp_loss = 0;
   };
   std::vector<Score> scores;
   std::vector<Step> steps;
@@ -49,6 +49,7 @@ Expected read_expected(std::string const& name) {
       auto& s = out.steps.emplace_back();
       std::int64_t number = 0;
       words >> number >> s.lr >> s.loss >> s.norm;
+      if (name.ends_with("_mtp")) words >> s.mtp_loss;
     }
     EXPECT_FALSE(words.fail()) << line;
   }
@@ -64,6 +65,8 @@ std::unique_ptr<Trainer> make(std::string const& name, std::int64_t seq_len, Ove
       "0.95\neps = 1e-8\nweight_decay = 0.1\ngrad_clip = 1.0\n",
       folder, name, P3D_SOURCE_DIR);
   overrides.push_back(fmt::format("model.seq_len={}", seq_len));
+  // Evaluation is about the model alone.
+  if (name.ends_with("_mtp") && seq_len < 3) overrides.emplace_back("model.mtp.depth=0");
   auto const input = p3d::config::parse_text(text, "hugging_face.toml", "/", overrides, world.size());
   EXPECT_TRUE(input.config) << p3d::config::format(input.errors);
   auto trainer = std::make_unique<Trainer>(input.config.value(), world);
@@ -129,6 +132,7 @@ TEST_P(HuggingFace, TrainingAgrees) {
       auto const r = trainer->step();
       EXPECT_NEAR(r.lr, s.lr, 1e-15);
       EXPECT_NEAR(r.grad_norm / s.norm, 1.0, 1e-9);
+      EXPECT_NEAR(r.mtp_loss, s.mtp_loss, 1e-9 * s.mtp_loss);
       worst = std::max(worst, std::fabs(r.loss / s.loss - 1.0));
     }
     EXPECT_LE(worst, 1e-9);
@@ -140,8 +144,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, HuggingFace,
                          ::testing::Values("gpt2", "llama", "llama3", "mistral", "mistral_nemo", "ministral3",
                                            "mixtral", "qwen2", "qwen2_moe", "qwen2_moe_bias", "qwen3", "qwen3_moe",
                                            "olmo2", "olmo3", "olmoe", "granite", "glm4", "gemma2", "gemma3", "phi3",
-                                           "yarn", "smollm3", "glm4_moe", "deepseek_v3", "deepseek_v3_plain", "gpt_oss",
-                                           "apertus", "phi3_long"),
+                                           "yarn", "smollm3", "glm4_moe", "deepseek_v3", "deepseek_v3_plain",
+                                           "deepseek_v3_mtp", "glm4_moe_mtp", "gpt_oss", "apertus", "phi3_long"),
                          [](auto const& info) { return info.param; });
 
 }  // namespace

@@ -16,6 +16,10 @@ Format of <case>.reference.txt: words separated by a space, lines that start wit
                                 negative log-probability of one token
     greedy BYTES TOKEN...       what the likeliest tokens are after the first BYTES bytes of LICENSE
     step T LR LOSS GRAD_NORM    as in make_reference.py: training from these weights on LICENSE
+With multi-token prediction (transformers' MtpModel, whose tensors stand in the published form in the folder) LOSS is
+that of the model, GRAD_NORM is of LOSS + 0.3 MTP_LOSS, and a step ends with
+    ... MTP_LOSS                mean over the blocks k of their mean loss over the tokens that have a token k + 1 places
+                                ahead in their window
 """
 
 import argparse
@@ -24,8 +28,10 @@ import math
 import pathlib
 import sys
 
+import safetensors.torch
 import torch
 import transformers
+from transformers.modeling_layers import MtpModel
 
 import reference_random
 from make_reference import learning_rate
@@ -37,6 +43,7 @@ EVAL_BYTES = 193
 SCORES = [(length, window) for length in (1, 2, 3, 7, 32) for window in range(5 if length > 1 else 20)]
 TRAINING = {"steps": 6, "seed": 77, "batch": 4, "split": 0.1, "lr": 1e-3, "min_lr": 1e-4, "warmup_steps": 2,
             "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "grad_clip": 1.0}
+MTP_WEIGHT = 0.3
 NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 TOKENS = {"bos_token_id": None, "eos_token_id": None}
 CASES = {
@@ -174,6 +181,18 @@ CASES = {
         num_experts_per_tok=3, n_shared_experts=1, first_k_dense_replace=1, routed_scaling_factor=1.7,
         attention_bias=True, use_qk_norm=True, rms_norm_eps=1e-5, tie_word_embeddings=True, num_mtp_layers=0,
         **TOKENS)),
+    "deepseek_v3_mtp": (torch.float32, None, lambda: transformers.DeepseekV3Config(
+        vocab_size=256, hidden_size=16, intermediate_size=24, moe_intermediate_size=12, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=4, q_lora_rank=10, kv_lora_rank=8, qk_nope_head_dim=6,
+        qk_rope_head_dim=4, v_head_dim=5, max_position_embeddings=32, n_routed_experts=4, num_experts_per_tok=2,
+        n_shared_experts=1, n_group=1, topk_group=1, first_k_dense_replace=1, routed_scaling_factor=1.5,
+        rms_norm_eps=1e-5, tie_word_embeddings=False, num_mtp_layers=1, **TOKENS)),
+    "glm4_moe_mtp": (torch.float32, None, lambda: transformers.Glm4MoeConfig(
+        vocab_size=256, hidden_size=16, intermediate_size=24, moe_intermediate_size=12, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=32, n_routed_experts=4,
+        num_experts_per_tok=2, n_shared_experts=1, first_k_dense_replace=1, routed_scaling_factor=1.7,
+        attention_bias=True, use_qk_norm=True, rms_norm_eps=1e-5, tie_word_embeddings=True, num_mtp_layers=2,
+        **TOKENS)),
     # Numbers of the clamped SwiGLU that clamp some gates and ups of these weights.
     "gpt_oss": (torch.float32, None, lambda: transformers.GptOssConfig(
         vocab_size=256, hidden_size=16, intermediate_size=12, num_hidden_layers=3, num_attention_heads=4,
@@ -222,6 +241,39 @@ def loss_of(model, windows):
     return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), tokens[:, 1:].reshape(-1))
 
 
+def prediction_of(folder, model):
+    """The layers of multi-token prediction of a folder; None: it has none."""
+    first, depth = model.config.num_hidden_layers, getattr(model.config, "num_mtp_layers", 0) or 0
+    if depth == 0:
+        return None
+    model.config.name_or_path = str(folder)
+    model._keys_to_ignore_on_load_unexpected = [rf"model\.layers\.{first + k}\..*" for k in range(depth)]
+    prediction = MtpModel.from_pretrained(model).double()
+    prediction.tie_with_main_model(model)
+    return prediction
+
+
+def losses_of(model, prediction, windows):
+    """The loss of the model, and the mean of those of its blocks. A token that a window does not have embeds as 0."""
+    tokens = torch.tensor([list(w) for w in windows])
+    length = tokens.shape[1] - 1
+    positions = torch.arange(length).expand(len(windows), -1)
+    mean_loss = torch.nn.functional.cross_entropy
+    with in_double():
+        hidden = model.model(tokens[:, :-1], use_cache=False).last_hidden_state
+        logits = model.lm_head(hidden)
+        loss = mean_loss(logits.reshape(-1, logits.shape[-1]), tokens[:, 1:].reshape(-1))
+        sum_of_blocks = 0.0
+        for k in range(1, prediction.num_mtp_layers + 1):
+            ahead = torch.nn.functional.pad(tokens[:, k:], (0, k - 1))[:, :length]
+            there = (positions + k <= length).unsqueeze(-1)
+            hidden = prediction.forward_layer(k - 1, hidden, positions, None,
+                                              inputs_embeds=model.model.embed_tokens(ahead) * there)
+            logits = model.lm_head(hidden)[:, :length - k]
+            sum_of_blocks += mean_loss(logits.reshape(-1, logits.shape[-1]), tokens[:, k + 1:].reshape(-1))
+    return loss, sum_of_blocks / prediction.num_mtp_layers
+
+
 def windows_of(text, length):
     return [text[i * length:(i + 1) * length + 1] for i in range((len(text) - 1) // length)]
 
@@ -244,13 +296,14 @@ def greedy(model):
         yield f"greedy {prompt} {' '.join(map(str, text[0][prompt:].tolist()))}"
 
 
-def training(model):
+def training(model, prediction):
     t, seq_len = TRAINING, 32
     train = TEXT[: len(TEXT) - math.floor(len(TEXT) * t["split"])]
     sampler = reference_random.Sampler(t["seed"], len(train), seq_len)
     model.train()
-    parameters = list(model.parameters())
-    decays = {id(p): p.dim() >= 2 and not name.endswith("_bias") for name, p in model.named_parameters()}
+    named = list(model.named_parameters()) + (list(prediction.layers.named_parameters()) if prediction else [])
+    parameters = [p for _, p in named]
+    decays = {id(p): p.dim() >= 2 and not name.endswith("_bias") for name, p in named}
     adamw = torch.optim.AdamW(
         [{"params": [p for p in parameters if decays[id(p)]], "weight_decay": t["weight_decay"]},
          {"params": [p for p in parameters if not decays[id(p)]], "weight_decay": 0.0}],
@@ -258,17 +311,44 @@ def training(model):
     for step in range(t["steps"] - 1):
         starts = [sampler.locate(step * t["batch"] + i)[2] for i in range(t["batch"])]
         adamw.zero_grad()
-        loss = loss_of(model, [train[s:s + seq_len + 1] for s in starts])
-        loss.backward()
+        windows = [train[s:s + seq_len + 1] for s in starts]
+        if prediction:
+            loss, ahead = losses_of(model, prediction, windows)
+            (loss + MTP_WEIGHT * ahead).backward()
+        else:
+            loss = loss_of(model, windows)
+            loss.backward()
         norm = math.sqrt(math.fsum(p.grad.square().sum().item() for p in parameters))
         lr = learning_rate(t, step, t["steps"])
-        yield f"step {step} {lr:.17g} {loss.item():.17g} {norm:.17g}"
+        yield f"step {step} {lr:.17g} {loss.item():.17g} {norm:.17g}" + (
+            f" {ahead.item():.17g}" if prediction else "")
         if norm > t["grad_clip"]:
             for p in parameters:
                 p.grad.mul_(t["grad_clip"] / norm)
         for group in adamw.param_groups:
             group["lr"] = lr
         adamw.step()
+
+
+def add_prediction(folder, config, generator):
+    """Adds tensors of layers of multi-token prediction, in the form of DeepSeek-V3's files."""
+    path = folder / "model.safetensors"
+    tensors = safetensors.torch.load_file(path)
+    last = f"model.layers.{config.num_hidden_layers - 1}."
+    shapes = {name[len(last):]: tensor for name, tensor in tensors.items() if name.startswith(last)}
+    hidden = tensors["model.norm.weight"]
+    shapes |= {"enorm.weight": hidden, "hnorm.weight": hidden, "shared_head.norm.weight": hidden,
+               "eh_proj.weight": hidden.new_empty(len(hidden), 2 * len(hidden))}
+    for k in range(config.num_mtp_layers):
+        prefix = f"model.layers.{config.num_hidden_layers + k}."
+        for name, like in sorted(shapes.items()):
+            noise = torch.randn(like.shape, generator=generator, dtype=torch.float64)
+            tensors[prefix + name] = (noise * 0.3 if like.dim() >= 2 or name.endswith("_bias") else
+                                      noise * 0.2 + (1.0 if "norm" in name else 0.0)).to(like.dtype)
+        tensors[prefix + "embed_tokens.weight"] = tensors["model.embed_tokens.weight"].clone()
+        head = "model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"
+        tensors[prefix + "shared_head.head.weight"] = tensors[head].clone()
+    safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
 
 
 def make(case):
@@ -286,10 +366,13 @@ def make(case):
     folder.mkdir(parents=True, exist_ok=True)
     model.to(dtype).save_pretrained(folder, **({"max_shard_size": shard} if shard else {}))
     (folder / "generation_config.json").unlink(missing_ok=True)
+    if case.endswith("_mtp"):
+        add_prediction(folder, model.config, generator)
     for file in folder.iterdir():
         file.chmod(0o644)
     lines = ["# Made by make_hugging_face.py, which describes the format; do not edit."]
-    lines += scores(load(folder)) + list(greedy(load(folder))) + list(training(load(folder)))
+    model = load(folder)
+    lines += scores(load(folder)) + list(greedy(load(folder))) + list(training(model, prediction_of(folder, model)))
     (MODELS / f"{case}.reference.txt").write_text("\n".join(lines) + "\n")
     print(case, *lines[1:3], *lines[-2:], sep="\n  ")
 

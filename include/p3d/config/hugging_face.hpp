@@ -70,7 +70,8 @@ struct HuggingFaceModel {
   ModelFamily family = ModelFamily::gpt2;
   Model model;
   std::vector<std::string> notes;  ///< for people: values that are read in another way than they are written (dropout)
-  /// Layers of multi-token prediction, which the files may hold behind the model's own. p3d leaves them out.
+  /// Layers of multi-token prediction behind the model's own, as the file says. Published folders may lack their
+  /// tensors: `model` has them where a folder has.
   std::int64_t prediction_layers = 0;
 };
 
@@ -78,7 +79,8 @@ struct HuggingFaceModel {
 /// the one value that p3d's model has. Throws base::Error (bad_input) that lists all other keys, unknown ones included.
 HuggingFaceModel read_hugging_face(std::string_view json, std::string const& path);
 
-/// Reads FOLDER/config.json, of at most 1 MiB.
+/// Reads FOLDER/config.json, of at most 1 MiB. Layers of multi-token prediction become blocks of model.mtp where the
+/// folder's files have tensors of them; else they are left out, with a note.
 HuggingFaceModel read_hugging_face_folder(std::string const& folder);
 
 /// The family whose architecture the model has. Two families may have one architecture and name tensors differently

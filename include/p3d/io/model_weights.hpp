@@ -21,7 +21,8 @@ class ModelWeights {
 public:
   /// Reads all but the numbers. Throws base::Error (bad_input) that names the file and the tensor: when a tensor is
   /// missing, unknown, of another shape than config.json says or of no type of weights, or when the output layer is
-  /// tied and is also stored with other numbers than the embedding.
+  /// tied and is also stored with other numbers than the embedding. The same holds for embedding and output layer of
+  /// layers of multi-token prediction.
   explicit ModelWeights(std::string folder);
   ModelWeights(ModelWeights const&) = delete;
   ModelWeights& operator=(ModelWeights const&) = delete;
@@ -46,12 +47,13 @@ private:
   Tensor const& tensor_of(layout::HuggingFaceTensor const& wanted) const;
   /// True for a tensor that holds a constant of the model. Throws when it holds another number.
   bool is_constant(std::string const& tensor);
-  /// True for a tensor of a layer of multi-token prediction, which is left out.
-  bool is_prediction(std::string_view tensor) const;
   /// Throws unless the files hold all tensors of the model and no others.
   void require_tensors();
-  /// Throws when a tied output layer is also stored, with other numbers than the embedding.
+  /// Throws when a tied output layer is also stored, with other numbers than the embedding, or a layer of multi-token
+  /// prediction has others than the model.
   void require_tied();
+  /// Throws unless two tensors have the same numbers.
+  void require_same(Tensor const& copy, Tensor const& original, char const* why, char const* fix);
 
   std::string folder_;
   config::HuggingFaceModel config_;

@@ -54,12 +54,20 @@ struct HuggingFaceConstant {
   double value = 0.0;
 };
 
+/// A tensor that has the numbers of another one, `of` (an index into HuggingFaceLayout::tensors): each layer of
+/// multi-token prediction has the embedding and the head of the model once more. A reader does not need it.
+struct HuggingFaceCopy {
+  HuggingFaceTensor tensor;
+  std::size_t of = 0;
+};
+
 /// All tensors of a model, and the place of each parameter.
 struct HuggingFaceLayout {
   config::ModelFamily family = config::ModelFamily::gpt2;
   std::vector<HuggingFaceTensor> tensors;      ///< in the order of the table
   std::vector<HuggingFacePlace> places;        ///< one for each row of the table
   std::vector<HuggingFaceConstant> constants;  ///< tensors that no parameter lies in
+  std::vector<HuggingFaceCopy> copies;
 };
 
 /// The layout of a model of a family (config::family_of).

@@ -3,6 +3,8 @@
 
 #include "hugging_face_support.hpp"
 
+#include <support/temp_dir.hpp>
+
 #include <cmath>
 
 namespace p3d::config::test {
@@ -21,9 +23,9 @@ Json rewritten(Model const& m) { return Json::parse(write_hugging_face(m, "bfloa
 TEST(DeepSeekFamilies, PublishedFilesArePresets) {
   auto const deepseek = read_preset(deepseek_v3(), ModelFamily::deepseek_v3, of_file("deepseek-v3"));
   EXPECT_EQ(deepseek.prediction_layers, 1);
-  ASSERT_EQ(deepseek.notes.size(), 2u);
+  EXPECT_EQ(deepseek.model.mtp.depth, 0) << "the files decide";
+  ASSERT_EQ(deepseek.notes.size(), 1u);
   expect_contains(deepseek.notes[0], "aux_loss_alpha");
-  expect_contains(deepseek.notes[1], "num_nextn_predict_layers = 1, layers of multi-token prediction behind the 61");
   auto const small = read_preset(moonlight(), ModelFamily::deepseek_v3, of_file("moonlight-16b-a3b"));
   EXPECT_EQ(small.prediction_layers, 0);
   EXPECT_EQ(small.model.mla.norm_eps, 1e-6) << "the default of DeepseekV3RMSNorm, whatever rms_norm_eps is";
@@ -33,6 +35,48 @@ TEST(DeepSeekFamilies, PublishedFilesArePresets) {
   EXPECT_EQ(glm.model.rotary_dim(), 64);
   EXPECT_EQ(glm.prediction_layers, 1);
   EXPECT_EQ(read(with(glm4_moe(), "use_qk_norm", true)).model.qk_norm, QkNorm::head);
+}
+
+// Published folders may have the number of layers of multi-token prediction, and not their tensors.
+TEST(DeepSeekFamilies, PredictionLayersAreThereWhereTheirTensorsAre) {
+  p3d::test::TempDir const folder;
+  auto const read = [&](Json const& file) {
+    folder.write("config.json", file.dump());
+    return read_hugging_face_folder(folder.path().string());
+  };
+  auto const none = read(deepseek_v3());
+  EXPECT_EQ(none.model.mtp.depth, 0);
+  expect_contains(none.notes.back(), "num_nextn_predict_layers = 1, layers of multi-token prediction behind the 61");
+  expect_contains(none.notes.back(), "the files have no tensors of them");
+  folder.write("model.safetensors.index.json", R"({"weight_map": {"model.layers.61.eh_proj.weight": "a"}})");
+  auto const some = read(deepseek_v3());
+  EXPECT_EQ(some.model.mtp.depth, 1);
+  EXPECT_EQ(some.model.mtp.loss_weight, 0.3);
+  EXPECT_EQ(some.notes.size(), 1u);
+  // A file of its own comes before an index, as in room io; its header stands behind 8 bytes.
+  folder.write("model.safetensors", R"(12345678{"model.layers.60.eh_proj.weight": 1})");
+  EXPECT_EQ(read(deepseek_v3()).model.mtp.depth, 0);
+  folder.write("model.safetensors", R"(12345678{"model.layers.61.eh_proj.weight": 1})");
+  EXPECT_EQ(read(deepseek_v3()).model.mtp.depth, 1);
+  EXPECT_EQ(read(with(deepseek_v3(), "num_nextn_predict_layers", 0)).model.mtp.depth, 0);
+  folder.write("model.safetensors", "1234");
+  EXPECT_EQ(read(deepseek_v3()).model.mtp.depth, 0);
+}
+
+TEST(DeepSeekFamilies, PredictionLayersAreWritten) {
+  auto m = read(deepseek_v3()).model;
+  EXPECT_EQ(rewritten(m)["num_nextn_predict_layers"], 0);
+  m.mtp.depth = 1;
+  EXPECT_EQ(rewritten(m)["num_nextn_predict_layers"], 1);
+  EXPECT_EQ(rewritten(m)["first_k_dense_replace"], 3);
+  m.moe = {};  // a dense model has dense ones
+  EXPECT_EQ(rewritten(m)["first_k_dense_replace"], 62);
+  m = read(glm4_moe()).model;
+  m.mtp.depth = 2;
+  EXPECT_EQ(rewritten(m)["num_nextn_predict_layers"], 2);
+  m = read(llama()).model;
+  m.mtp.depth = 1;
+  expect_error([&] { rewritten(m); }, "mtp.depth = 1");
 }
 
 TEST(DeepSeekFamilies, WhatIsLeftOutHasTheDefaultOfTransformers) {

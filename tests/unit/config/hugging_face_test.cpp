@@ -245,7 +245,12 @@ TEST(HuggingFaceConfig, AFileOfAnotherModelIsNotUpdated) {
   for (auto const& file : {deepseek_v3(), glm4_moe()}) {
     EXPECT_EQ(update(file, read(file).model).file, with(file, "num_nextn_predict_layers", 0));
     EXPECT_EQ(update(file, read(file).model).lines,
-              "num_nextn_predict_layers = 0 (1 in the origin; p3d has no multi-token prediction)\n");
+              "num_nextn_predict_layers = 0 (1 in the origin; model.mtp.depth of the run)\n");
+    auto predicting = read(file).model;
+    predicting.mtp = {.depth = 1, .loss_weight = 0.1};
+    EXPECT_EQ(update(file, predicting).file, file);
+    predicting.mtp.depth = 2;
+    EXPECT_EQ(update(file, predicting).file, with(file, "num_nextn_predict_layers", 2));
   }
 }
 

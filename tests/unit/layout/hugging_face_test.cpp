@@ -278,6 +278,35 @@ TEST(HuggingFaceLayout, Glm45StoresTheBiasesOfTheChoice) {
     EXPECT_EQ(made.layout.places[i].stored(), !made.table.specs()[i].name.ends_with(".load"));
 }
 
+TEST(HuggingFaceLayout, BlocksOfMultiTokenPredictionAreLayersBehindTheOthers) {
+  for (bool const tied : {true, false}) {
+    auto c = glm4_moe();
+    c.model.tied_embeddings = tied;
+    c.model.mtp.depth = 2;
+    auto const made = make(c);
+    auto const found = shapes(made.layout);
+    using Shape = std::vector<std::int64_t>;
+    for (std::string const layer : {"model.layers.2.", "model.layers.3."}) {
+      EXPECT_EQ(found.at(layer + "enorm.weight"), (Shape{8}));
+      EXPECT_EQ(found.at(layer + "hnorm.weight"), (Shape{8}));
+      EXPECT_EQ(found.at(layer + "eh_proj.weight"), (Shape{8, 16}));
+      EXPECT_EQ(found.at(layer + "shared_head.norm.weight"), (Shape{8}));
+      EXPECT_EQ(found.at(layer + "mlp.experts.3.down_proj.weight"), (Shape{8, 6}));
+      EXPECT_EQ(found.at(layer + "mlp.gate.e_score_correction_bias"), (Shape{4}));
+    }
+    ASSERT_EQ(made.layout.copies.size(), 4u);
+    auto const& tensors = made.layout.tensors;
+    for (std::size_t i = 0; i < 4; ++i) {
+      auto const& [tensor, of] = made.layout.copies[i];
+      auto const layer = i < 2 ? "model.layers.2." : "model.layers.3.";
+      EXPECT_EQ(tensor.name, std::string(layer) + (i % 2 == 0 ? "embed_tokens" : "shared_head.head") + ".weight");
+      EXPECT_EQ(tensors[of].name, i % 2 == 0 || tied ? "model.embed_tokens.weight" : "lm_head.weight");
+      EXPECT_EQ(tensor.shape, tensors[of].shape);
+    }
+  }
+  EXPECT_TRUE(make(glm4_moe()).layout.copies.empty());
+}
+
 TEST(HuggingFaceLayout, DeepSeekV3NamesTheParametersOfLatentAttention) {
   auto c = glm4_moe();
   auto& m = c.model;
