@@ -16,7 +16,8 @@ def close(a, b, tolerance):
 
 
 def rows(reference, record, losses, norms, first=1):
-    """Losses, norms, validation losses, tokens and learning rates of all steps from `first` on."""
+    """Losses, norms, validation losses, tokens and learning rates of all steps from `first` on; a model with
+    multi-token prediction has one more loss."""
     wanted = {step: row for step, row in reference.rows.items() if step >= first}
     found = {step: row for step, row in record.rows.items() if step >= first}
     if sorted(wanted) != sorted(found):
@@ -24,12 +25,16 @@ def rows(reference, record, losses, norms, first=1):
     for step, row in wanted.items():
         other = found[step]
         for name, tolerance in (("tokens", 0.0), ("loss", losses), ("grad_norm", norms), ("lr", 1e-12),
-                                ("eval_loss", losses)):
+                                ("eval_loss", losses), *mtp(row, losses)):
             if tolerance is None or row[name] == other[name]:
                 continue
             if not row[name] or not other[name] or not close(float(row[name]), float(other[name]), tolerance):
                 return f"{name} of step {step}: expected {row[name] or 'none'}, found {other[name] or 'none'}"
     return ""
+
+
+def mtp(row, *more):
+    return [("mtp_loss", *more)] if "mtp_loss" in row else []
 
 
 def bits(first, second, begin=1):
@@ -39,7 +44,7 @@ def bits(first, second, begin=1):
     if sorted(wanted) != sorted(found):
         return f"steps {sorted(found)}, expected {sorted(wanted)}"
     for step, row in wanted.items():
-        for name in ("tokens", "loss", "grad_norm", "lr", "eval_loss"):
+        for name in ("tokens", "loss", "grad_norm", "lr", "eval_loss", *("".join(x) for x in mtp(row))):
             if row[name] != found[step][name]:
                 return f"{name} of step {step}: expected {row[name]}, found {found[step][name]}"
     return experts(first, second) or samples(first, second)

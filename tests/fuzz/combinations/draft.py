@@ -14,6 +14,7 @@ class Draft:
         self.layers, self.vocab, self.seq_len, self.kv_heads = 2, 256, 16, 4
         self.rope, self.experts, self.shared, self.tied = False, False, False, True
         self.latent = False    # the model has latent attention
+        self.predicts = False  # the model has blocks of multi-token prediction
         self.crosses = False   # ep and etp divide an axis of the layout
         self.wants = set()     # names of the features of this case
 

@@ -23,6 +23,7 @@ FEATURES = {
     "position": (models.position, 2, {}),
     "window": (models.window, 2, {"context": 5}),
     "dropout": (models.dropout, 2, {}),
+    "prediction": (models.prediction, 4, {"pipeline": 6}),
     "router": (models.expert_router, 0, {"experts": 6}),
     "balance": (models.expert_balance, 0, {"experts": 7}),
     "rows": (models.expert_rows, 0, {"experts": 12}),
@@ -68,7 +69,8 @@ MISFITS = (
     ("model.moe.top_k", "9"), ("optimizer.min_lr", "1.0"), ("data.eod_token", "999"), ("data.shuffle", "documents"),
     ("checkpoint.at_start", "true"), ("model.rope_scaling", "llama3"), ("sample.tokens", "3"),
     ("pipeline.layers_per_stage", "[1, 2, 3]"), ("parallel.order", "dp-tp"), ("model.hidden", "wide"),
-    ("memory.offload_optimizer", "host"), ("precision.gradients", "bf16"), ("memory.limit", "1e-06"))
+    ("memory.offload_optimizer", "host"), ("model.mtp.depth", "-1"),
+    ("precision.gradients", "bf16"), ("memory.limit", "1e-06"))
 
 
 def generate(seed):

@@ -144,7 +144,7 @@ def stages(f):
 
 def vocabulary(f):
     d = f.draw
-    if f.has("pipeline.file") or f.has("batch.variable"):
+    if f.has("pipeline.file") or f.has("batch.variable") or f.predicts:
         return
     if f.theme == "pipeline" and d.chance(0.75) or d.chance(0.5):
         f.set(pipeline__vocab_parallel=True)

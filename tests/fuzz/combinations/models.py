@@ -185,6 +185,18 @@ def dropout(f):
     f.set(model__dropout=f.draw.among("0.1", "0.3"))
 
 
+def prediction(f):
+    """Blocks of multi-token prediction, which want positions that rotate, and embeddings and logits as they are."""
+    d = f.draw
+    if not f.rope or f.has("model.load"):
+        return
+    f.predicts = True
+    f.set(model__mtp__depth=d.among(1, 1, 2, 3), model__dropout="0.0", model__embedding_multiplier="1.0",
+          model__logits_scaling="1.0")
+    if d.chance(0.7):
+        f.set(model__mtp__loss_weight=d.among("0.0", "0.1", "1.0"))
+
+
 def experts(f):
     """Numbers and widths of experts; a preset has its own."""
     d = f.draw
