@@ -81,7 +81,7 @@ def main():
         (room.folder / "run.toml").write_text("")
 
         def medians():
-            pairs = [[step_seconds(room, options, KEYS | {"comm.overlap_experts": overlap}) for overlap in (False, True)]
+            pairs = [[step_seconds(room, options, KEYS | {"comm.overlap_experts": on}) for on in (False, True)]
                      for _ in range(options.pairs)]
             return [statistics.median(times) for times in zip(*pairs)]
 

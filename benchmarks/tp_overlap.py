@@ -5,8 +5,8 @@
 usage: tp_overlap.py PROGRAM [--rates 1gbit,500mbit] [--turns 3] [--mpiexec mpiexec] [KEY=VALUE]...
 
 Two hosts made of network namespaces (tests/nodes/hosts.py says what that needs), a rank on each, tp = 2. Their link is
-shaped by tc (token bucket). Every value of comm.overlap_tp runs in turn. The time of "none" on an unshaped link stands for
-a step whose messages take no time:
+shaped by tc (token bucket). Every value of comm.overlap_tp runs in turn. The time of "none" on an unshaped link stands
+for a step whose messages take no time:
 
     hidden = (t_none - t) / (t_none - t_unshaped)
 """

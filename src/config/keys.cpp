@@ -544,9 +544,9 @@ void add_checkpoint(std::vector<Key>& table) {
 std::vector<Key> const& keys() {
   static std::vector<Key> const table = [] {
     std::vector<Key> t;
-    for (auto* const add : {add_run, add_model, add_mla, add_moe, add_mtp, add_parallel, add_context, add_batch, add_pipeline,
-                            add_data, add_optimizer, add_comm, add_precision, add_linalg, add_memory, add_sample,
-                            add_timers, add_checkpoint, add_plan})
+    for (auto* const add : {add_run, add_model, add_mla, add_moe, add_mtp, add_parallel, add_context, add_batch,
+                            add_pipeline, add_data, add_optimizer, add_comm, add_precision, add_linalg, add_memory,
+                            add_sample, add_timers, add_checkpoint, add_plan})
       add(t);
     return t;
   }();

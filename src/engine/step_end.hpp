@@ -97,8 +97,8 @@ private:
   comm::Request tie_{};           ///< the sum of its gradient over the two
   optim::LossScaler loss_scaler_;
   TrainerHooks<P> hooks_;
-  std::map<int, int> reductions_;  ///< sums of gradients in a step, by stage
-  std::int64_t step_ = 0;          ///< the step under way; the first is 1
+  std::map<int, int> reductions_;      ///< sums of gradients in a step, by stage
+  std::int64_t step_ = 0;              ///< the step under way; the first is 1
   schedule::Opening opening_;          ///< forwards that may start early; none without optimizer.post_validation
   std::vector<std::int64_t> targets_;  ///< targets of this step's global batch that count, of the model and of blocks
   /// Over all ranks, when it has come: losses, squares of gradients, stops, votes, losses of multi-token prediction.

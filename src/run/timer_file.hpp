@@ -31,7 +31,7 @@ public:
 private:
   std::string path_;
   std::ofstream file_;
-  std::vector<engine::Timer> own_;     ///< those of add()
+  std::vector<engine::Timer> own_;     ///< timers of add()
   std::vector<engine::Timer> before_;  ///< all, at the last call
   std::int64_t last_step_;
   bool warned_ = false;

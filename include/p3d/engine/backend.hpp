@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a trainer's libraries do: whether NCCL carries its collectives, and to what its fp32 GEMMs round.
+// A trainer sets its libraries: NCCL carries its collectives or not, and its fp32 GEMMs round operands to a type.
 
 #include <p3d/comm/communicator.hpp>
 #include <p3d/config/config.hpp>

@@ -26,7 +26,7 @@ struct PhaseTimes {
   double total() const;
 };
 
-/// What a rank has spent in one kind of work since its start, and how often.
+/// A timer of a rank: seconds in one kind of work since the start, and how often it was done.
 struct Timer {
   std::string name;
   double seconds = 0.0;

@@ -187,8 +187,8 @@ public:
 
   /// Time by phase on this rank since construction.
   PhaseTimes times() const;
-  /// What timers.level asks for, since construction: steps and their phases; with 2 the kinds of actions too, "action
-  /// F" and so on. The same names in the same order on every rank.
+  /// The timers that timers.level asks for, since construction: steps and their phases; with 2 the kinds of actions
+  /// too, "action F" and so on. The same names in the same order on every rank.
   std::vector<Timer> timers() const;
   /// The bytes that this rank has allocated, by the same purposes as the prediction; activations and workspace at their
   /// highest.

@@ -449,37 +449,43 @@ TEST(Sequence, LatentsOverContextAreThoseOfThePlan) {
                        tp > 1 ? "parallel.sequence=true" : "parallel.sequence=false"});
   };
   layout(2, 1, 1), layout(4, 1, 1), layout(2, 2, 1), layout(2, 1, 2), layout(2, 2, 2);
-  for (auto const& of_ranks : layouts)
-    for (char const* exchange : {"ring", "gather", "all_to_all", "[2, 2]"}) {
-      if (exchange[0] == '[' && of_ranks.front() != "parallel.cp=4") continue;
-      for (int const rank : {4, 200})
-        for (int const queries : {0, 3})
-          for (char const* recompute : {"none", "full", "[\"attention\"]"}) {
-            if (rank == 200 && (queries > 0 || recompute[0] == '[')) continue;
-            auto const keys = joined(
-                of_ranks, {std::string("context.exchange=") + exchange, "model.seq_len=24",
-                           std::string("memory.recompute=") + recompute, "model.position=rope", "model.bias=false",
-                           "model.qkv_bias=false", "model.mla.qk_nope_head_dim=3", "model.mla.qk_rope_head_dim=2",
-                           "model.mla.v_head_dim=5", fmt::format("model.mla.kv_lora_rank={}", rank),
-                           fmt::format("model.mla.q_lora_rank={}", queries)});
-            SCOPED_TRACE(fmt::format("{}", fmt::join(keys, " ")));
-            auto const config = make_config(false, ranks, keys);
-            EXPECT_EQ(layout::context_division(config).latents, rank == 4);
-            engine::Trainer<device::Fp64> trainer(config, world);
-            auto const before = trainer.inspection().context_bytes();
-            trainer.step();
-            auto sent = trainer.inspection().context_bytes() - before;
-            world.all_reduce(&sent, 1, comm::Type::int64, comm::Reduction::sum).wait();
-            EXPECT_EQ(static_cast<double>(sent), predicted_over_context(config));
-            test::expect_memory(trainer.memory_in_use(), trainer.plan().memory_of(trainer.mesh().coordinate("pp")));
-            EXPECT_EQ(trainer.inspection().activation_high_water(), trainer.inspection().activation_capacity());
-            if (config.parallel.tp == 1) continue;
-            auto const over_tp = sent_in_a_step(config, world, "tp");
-            auto const plan = predicted(config);
-            EXPECT_EQ(over_tp.reduce_scatter, config.parallel.cp * plan.reduce_scatter);
-            EXPECT_EQ(over_tp.all_gather, config.parallel.cp * plan.all_gather);
-          }
-    }
+  Keys const wide{"model.mla.kv_lora_rank=200"}, plain{"model.mla.kv_lora_rank=4"},
+      queries{"model.mla.kv_lora_rank=4", "model.mla.q_lora_rank=3"},
+      full{"model.mla.kv_lora_rank=4", "model.mla.q_lora_rank=3", "memory.recompute=full"},
+      attention{"model.mla.kv_lora_rank=4", "memory.recompute=[\"attention\"]"};
+  auto const check = [&](Keys const& of_ranks, char const* exchange, Keys const& setting) {
+    auto const keys = joined(joined(of_ranks, setting),
+                             {std::string("context.exchange=") + exchange, "model.seq_len=24", "model.position=rope",
+                              "model.bias=false", "model.qkv_bias=false", "model.mla.qk_nope_head_dim=3",
+                              "model.mla.qk_rope_head_dim=2", "model.mla.v_head_dim=5"});
+    SCOPED_TRACE(fmt::format("{}", fmt::join(keys, " ")));
+    auto const config = make_config(false, ranks, keys);
+    EXPECT_EQ(layout::context_division(config).latents, setting != wide);
+    engine::Trainer<device::Fp64> trainer(config, world);
+    auto& tp = trainer.mesh().along({"tp"});
+    trainer.step();
+    auto const first = trainer.inspection().context_bytes();
+    auto const before = tp.accounting().sent;
+    trainer.step();
+    auto const after = tp.accounting().sent;
+    std::array<std::int64_t, 3> sent{trainer.inspection().context_bytes() - first,
+                                     after.reduce_scatter - before.reduce_scatter,
+                                     after.all_gather - before.all_gather};
+    world.all_reduce(sent.data(), 3, comm::Type::int64, comm::Reduction::sum).wait();
+    EXPECT_EQ(static_cast<double>(sent[0]), predicted_over_context(config));
+    auto const plan = predicted(config);
+    EXPECT_EQ(sent[1], config.parallel.cp * plan.reduce_scatter);
+    EXPECT_EQ(sent[2], config.parallel.cp * plan.all_gather);
+    test::expect_memory(trainer.memory_in_use(), trainer.plan().memory_of(trainer.mesh().coordinate("pp")));
+    EXPECT_EQ(trainer.inspection().activation_high_water(), trainer.inspection().activation_capacity());
+  };
+  for (auto const& of_ranks : layouts) {
+    for (auto const& setting : {wide, plain, queries, full, attention}) check(of_ranks, "ring", setting);
+    for (auto const& setting : {wide, full}) check(of_ranks, "gather", setting);
+    for (auto const& setting : {wide, plain, attention}) check(of_ranks, "all_to_all", setting);
+    if (of_ranks.front() == "parallel.cp=4")
+      for (auto const& setting : {queries, attention}) check(of_ranks, "[2, 2]", setting);
+  }
 }
 
 // The weight part of a split backward gathers the gradients of the two row-parallel outputs once more. Between stages
