@@ -93,7 +93,7 @@ std::vector<Words> layouts(int ranks, bool experts, bool full, std::size_t turn)
       for (int pp : {1, 2, 3}) {
         if (ranks % (tp * cp * pp) != 0) continue;
         int const dp = ranks / (tp * cp * pp);
-        std::size_t const each = full ? others.size() * (pp > 1 ? 2 : 1) : ranks == 1 ? 9 : ranks == 2 ? 4 : 1;
+        std::size_t const each = full ? others.size() * (pp > 1 ? 2 : 1) : ranks == 1 ? 9 : ranks == 2 ? 2 : 1;
         for (std::size_t i = 0; i < each; ++i, ++turn) {
           auto words = others[turn % others.size()];
           if (dp * cp == 1) without(words, "memory.shard"), without(words, "memory.reduce=");
