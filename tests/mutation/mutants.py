@@ -358,7 +358,7 @@ MODEL = [
      "unit_packing invariance_packing_np1"),
     ("../engine/step_end.cpp", "if (c.model.last_reads_embedding() && first != last",
      "if (c.model.tied_embeddings && first != last", "golden_hugging_face_np2"),
-    ("../engine/expert_balance.cpp", "l < model.all_layers()", "l < model.layers", "invariance_mtp_np1"),
+    ("../engine/expert_balance.cpp", "l < model.all_layers()", "l < model.layers", "engine_mtp_np1"),
     ("../plan/traffic.cpp", "all.sums += 3 * blocks;", "all.sums += 2 * blocks;", "engine_mtp_np2"),
     ("../plan/model_cost.cpp", "return m.hidden * (2 * m.hidden + m.vocab_size);", "return m.hidden * m.vocab_size;",
      "unit_plan"),

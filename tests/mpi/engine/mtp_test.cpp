@@ -122,6 +122,7 @@ std::map<std::string, std::vector<double>> gradients_with(char const* weight) {
   Trainer trainer(make_config(1, keys), comm::Communicator::self());
   trainer.inspection().keep_gradients(true);
   trainer.step();
+  EXPECT_EQ(trainer.expert_load().size(), 3u) << "of layer 1 and of both blocks";
   std::map<std::string, std::vector<double>> out;
   for (auto const& spec : trainer.plan().table.specs())
     out[spec.name] = trainer.inspection().gather_gradient(spec.name);
