@@ -15,11 +15,11 @@
 namespace p3d::run {
 
 namespace {
-constexpr char const* header = "step,timer,calls,min_ms,mean_ms,max_ms\n";
+constexpr char const* timer_columns = "step,timer,calls,min_ms,mean_ms,max_ms\n";
 
 /// The header and the rows of a file up to step `last`. A last line that was cut off is dropped.
-std::string lines_until(std::string const& path, std::int64_t last) {
-  std::string out = header;
+std::string timer_rows_until(std::string const& path, std::int64_t last) {
+  std::string out = timer_columns;
   std::ifstream in(path);
   for (std::string line; std::getline(in, line) && !in.eof();) {
     std::int64_t step = 0;
@@ -35,7 +35,7 @@ std::string lines_until(std::string const& path, std::int64_t last) {
 TimerFile::TimerFile(std::string const& output_dir, std::int64_t start, bool root)
     : path_(output_dir + "/timers.csv"), last_step_(start) {
   if (!root) return;
-  io::write_text_atomically(path_, start > 0 ? lines_until(path_, start) : header);
+  io::write_text_atomically(path_, start > 0 ? timer_rows_until(path_, start) : timer_columns);
   file_.open(path_, std::ios::app);
 }
 
