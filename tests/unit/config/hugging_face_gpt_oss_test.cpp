@@ -8,21 +8,21 @@ namespace {
 
 using p3d::test::expect_error;
 
-std::vector<std::string> of_file(char const* preset) {
+std::vector<std::string> gpt_oss_preset(char const* preset) {
   return {std::string("model.preset=") + preset, "model.moe.aux_loss=none", "model.moe.aux_coefficient=0.01"};
 }
 
-Json rewritten(Model const& m) { return Json::parse(write_hugging_face(m, "bfloat16", -1)); }
+Json written_again(Model const& m) { return Json::parse(write_hugging_face(m, "bfloat16", -1)); }
 
 TEST(GptOss, PublishedFilesArePresets) {
-  auto const found = read_preset(gpt_oss(), ModelFamily::gpt_oss, of_file("gpt-oss-20b"));
+  auto const found = read_preset(gpt_oss(), ModelFamily::gpt_oss, gpt_oss_preset("gpt-oss-20b"));
   EXPECT_TRUE(found.model.bias && found.model.qkv_bias && found.model.moe.bias && found.model.attention_sinks);
   EXPECT_EQ(found.model.window, (std::vector<std::int64_t>{128, 0}));
   EXPECT_TRUE(found.model.rope_scaling_layers.empty()) << "layers with a window are scaled, too";
   auto large = gpt_oss();
   large.update({{"num_hidden_layers", 36}, {"num_local_experts", 128}});
   for (int l = 24; l < 36; ++l) large["layer_types"].push_back(l % 2 == 0 ? "sliding_attention" : "full_attention");
-  read_preset(large, ModelFamily::gpt_oss, of_file("gpt-oss-120b"));
+  read_preset(large, ModelFamily::gpt_oss, gpt_oss_preset("gpt-oss-120b"));
 }
 
 TEST(GptOss, WhatIsLeftOutHasTheDefaultOfTransformers) {
@@ -36,13 +36,13 @@ TEST(GptOss, WhatIsLeftOutHasTheDefaultOfTransformers) {
   EXPECT_EQ(read(without(file, "num_local_experts")).model.moe.experts, 128);
   auto const plain = read(with(file, "rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e4}})).model;
   EXPECT_EQ(plain.rope_scaling, RopeScaling::none);
-  EXPECT_EQ(rewritten(plain)["rope_parameters"]["rope_type"], "default") << "without it a reader takes the YaRN";
-  EXPECT_EQ(read(rewritten(plain)).model, plain);
+  EXPECT_EQ(written_again(plain)["rope_parameters"]["rope_type"], "default") << "without it a reader takes the YaRN";
+  EXPECT_EQ(read(written_again(plain)).model, plain);
   EXPECT_EQ(read(with(file, "swiglu_alpha", 1.5)).model.swiglu_alpha, 1.5);
   auto const unbiased = read(with(file, "attention_bias", false)).model;
   EXPECT_FALSE(unbiased.bias || unbiased.qkv_bias);
   EXPECT_TRUE(unbiased.moe.bias);
-  EXPECT_EQ(read(rewritten(unbiased)).model, unbiased);
+  EXPECT_EQ(read(written_again(unbiased)).model, unbiased);
 }
 
 TEST(GptOss, WhatOtherModelsHaveIsRefused) {
