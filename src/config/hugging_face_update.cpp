@@ -76,11 +76,13 @@ void update_end(Update& file, std::int64_t eos_token) {
 /// Keeps the stretch of longrope, which follows from max_position_embeddings where a file does not say it.
 void keep_stretch(Update& file, Model const& began, Model const& now) {
   if (now.rope_scaling != RopeScaling::longrope || now.seq_len == began.seq_len) return;
-  std::string const key = file.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  auto rope = file[key.c_str()];
-  if (rope.contains("factor") && !rope["factor"].is_null()) return;
-  rope["factor"] = began.rope_scaling_factor;
-  file.set(key, rope, "; without factor another one would follow from max_position_embeddings");
+  for (char const* key : {"rope_parameters", "rope_scaling"}) {  // a file may have both, which are equal then
+    if (!file.has(key) || !file[key].is_object()) continue;
+    auto rope = file[key];
+    if (rope.contains("factor") && !rope["factor"].is_null()) continue;
+    rope["factor"] = began.rope_scaling_factor;
+    file.set(key, rope, "; without factor another one would follow from max_position_embeddings");
+  }
 }
 
 }  // namespace

@@ -373,7 +373,9 @@ void add_comm(std::vector<Key>& table) {
   s.number("bucket_mb", &Comm::bucket_mb, {.max = 1 << 20, .min_open = true},
            "gradients are reduced over dp in buckets of at least this many MiB, within a layer");
   s.integer("bucket_layers", &Comm::bucket_layers, {0, 1 << 16},
-            "gradients are reduced over dp in buckets of so many layers; 0: by comm.bucket_mb");
+            "gradients are reduced over dp in buckets of so many layers, as far as they are summed over the same "
+            "ranks; 0: by "
+            "comm.bucket_mb");
   s.choice("allreduce", &Comm::allreduce,
            "algorithm of all-reduces: MPI's (mpi), p3d's by send and receive (ring, tree), or through a node's shared "
            "memory (shared, hierarchical); auto: by place, and by length where ranks share no memory");

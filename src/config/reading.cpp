@@ -24,10 +24,19 @@ bool is_taken_over(Key const& key, bool layout) {
   if (key.section == "model.moe") return name != "model.moe.dispatch" && name != "model.moe.buffer_factor";
   if (key.section == "parallel") return layout || name == "parallel.sequence";
   if (key.section == "data") return true;
-  constexpr std::string_view others[] = {"run.precision", "run.output_dir",          "checkpoint.dir",
-                                         "run.seed",      "run.eval_batches",        "context.order",
-                                         "batch.micro",   "batch.variable",          "optimizer.type",
-                                         "linalg.host",   "pipeline.vocab_parallel", "pipeline.layers_per_stage"};
+  constexpr std::string_view others[] = {"run.precision",
+                                         "precision.autocast",
+                                         "run.output_dir",
+                                         "checkpoint.dir",
+                                         "run.seed",
+                                         "run.eval_batches",
+                                         "context.order",
+                                         "batch.micro",
+                                         "batch.variable",
+                                         "optimizer.type",
+                                         "linalg.host",
+                                         "pipeline.vocab_parallel",
+                                         "pipeline.layers_per_stage"};
   return std::find(std::begin(others), std::end(others), name) != std::end(others);
 }
 
@@ -71,6 +80,7 @@ ParseResult reading_input(Config const& stored, Reading const& wanted) {
     c.parallel = layout.config->parallel;
   }
   c.run.precision = wanted.precision.value_or(stored.run.precision);
+  if (c.run.precision != Precision::fp32) c.precision.autocast = Autocast::none;
   if (wanted.seq_len > 0) c.model.seq_len = wanted.seq_len;
   c.data = wanted.data;
   c.batch.variable = wanted.variable;

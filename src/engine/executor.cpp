@@ -251,6 +251,8 @@ void Executor<P>::execute_pair(std::size_t first, ProgramRun& run) {
     waited = all_waits;
   });
   if (times_actions_ && run.training) {
+    if (!device::on_host()) device::fence(exec_, "p3d::engine::timed_pair");
+    busy[1] += watch.seconds() - booked;
     book(f.op, busy[0]);
     book(b.op, busy[1]);
   }

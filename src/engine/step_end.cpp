@@ -46,9 +46,11 @@ void StepEnd<P>::set_hooks(TrainerHooks<P> hooks) {
   if (hooks.no_sync && c.memory.reduce == config::MessageEvery::step)
     base::refuse("memory.reduce = \"microbatch\" for the hook no_sync: gradients are summed more than once a step",
                  "memory.reduce = \"step\"", "Trainer::set_hooks", "set memory.reduce, or leave no_sync out");
-  if (hooks.no_sync && memory_->units().size() > 1)
+  std::size_t stages = 0;  // of the rank that has most, so that all ranks say the same
+  for (int p = 0; p < c.parallel.pp; ++p) stages = std::max(stages, rank_->plan.stages.stages_of(p).size());
+  if (hooks.no_sync && stages > 1)
     base::refuse("one stage a rank for the hook no_sync: stages of a rank share the memory of whole gradients",
-                 fmt::format("{} stages on a rank", memory_->units().size()), "Trainer::set_hooks",
+                 fmt::format("{} stages on a rank", stages), "Trainer::set_hooks",
                  "set memory.shard_layers to all layers of a rank and pipeline.virtual_stages to 1, or leave no_sync "
                  "out");
   bool const offloads = std::any_of(memory_->units().begin(), memory_->units().end(),
@@ -57,6 +59,10 @@ void StepEnd<P>::set_hooks(TrainerHooks<P> hooks) {
     base::refuse("weights that stay in memory for the hook param_sync", "weights or optimizer state that are offloaded",
                  "Trainer::set_hooks",
                  "set memory.offload_optimizer and memory.offload_parameters to \"none\", or leave param_sync out");
+  if (hooks.param_sync && c.optimizer.post_validation)
+    base::refuse("updates that stay for the hook param_sync",
+                 "optimizer.post_validation = true, which takes some updates back", "Trainer::set_hooks",
+                 "set optimizer.post_validation to false, or leave param_sync out");
   hooks_ = std::move(hooks);
   for (auto& [number, owner] : memory_->units()) {
     auto& unit = *owner;
@@ -64,7 +70,8 @@ void StepEnd<P>::set_hooks(TrainerHooks<P> hooks) {
     if (!hooks_.grad_sync) continue;
     unit.reducer.sum_by([this, stage = number, &unit](std::size_t bucket, auto whole) {
       auto const& layout = unit.params.shard().buckets[bucket];
-      return hooks_.grad_sync({stage, bucket, &unit.params.layout(), &layout, whole, &rank_->along(layout.axes)});
+      return hooks_.grad_sync(
+          {stage, bucket, &unit.params.layout(), &layout, whole, &unit.params.shard(), &rank_->along(layout.axes)});
     });
   }
 }

@@ -33,7 +33,7 @@ std::string timer_rows_until(std::string const& path, std::int64_t last) {
 }  // namespace
 
 TimerFile::TimerFile(std::string const& output_dir, std::int64_t start, bool root)
-    : path_(output_dir + "/timers.csv"), last_step_(start) {
+    : path_(output_dir + "/timers.csv"), last_step_(start), root_(root) {
   if (!root) return;
   io::write_text_atomically(path_, start > 0 ? timer_rows_until(path_, start) : timer_columns);
   file_.open(path_, std::ios::app);
@@ -76,7 +76,7 @@ std::string TimerFile::write(std::int64_t step, std::vector<engine::Timer> timer
     text += fmt::format("{}  {:<22}{:>7} {:>11.3f} {:>11.3f} {:>11.3f}", text.empty() ? "" : "\n", before_[i].name,
                         calls[i], least[i], mean, most[i]);
   }
-  if (!file_.is_open()) return text;
+  if (!root_) return text;
   io::apart([&] { file_ << rows << std::flush; });
   if (!file_ && !std::exchange(warned_, true))
     base::warn_root(path_ + " cannot be written; the run goes on without it");

@@ -34,7 +34,7 @@ private:
   std::vector<engine::Timer> own_;     ///< timers of add()
   std::vector<engine::Timer> before_;  ///< all, at the last call
   std::int64_t last_step_;
-  bool warned_ = false;
+  bool root_, warned_ = false;
 };
 
 }  // namespace p3d::run

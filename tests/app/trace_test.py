@@ -17,7 +17,7 @@ CLOCKS = 5e3  # microseconds by which the clocks of ranks may still differ when 
 class Timers(AppTest):
     def timed(self, *arguments):
         run = self.run_to_end(4, "parallel.dp=2", "parallel.tp=1", "parallel.pp=2", "run.steps=4", "run.eval_every=2",
-                              "run.eval_batches=1", *arguments)
+                              "run.eval_batches=20", *arguments)
         self.assertEqual((run.code, run.err), (0, ""), run.out)
         with open(self.results / "timers.csv", newline="") as file:
             rows = list(csv.DictReader(file))

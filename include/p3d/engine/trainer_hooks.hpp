@@ -31,18 +31,20 @@
 
 namespace p3d::engine {
 
-/// Gradients that are complete on this rank and not yet summed over replicas: sums over its samples of the step, times
-/// StepResult::loss_scale, over the number of targets of the global batch. So their sum over replicas is the scaled
-/// gradient of the mean loss. P: a policy of device/precision.hpp.
+/// Gradients that are complete on this rank and not yet summed over replicas: sums over its samples of the step (or of
+/// those since the last sum, with memory.reduce = "microbatch"), times StepResult::loss_scale, over the number of
+/// targets of the global batch. So their sum over replicas is the scaled gradient of the mean loss. P: a policy of
+/// device/precision.hpp.
 template <class P>
 struct GradientBucket {
   int stage = 0;
-  std::size_t bucket = 0;  ///< its number in `shard.buckets`
+  std::size_t bucket = 0;  ///< its number in shard->buckets
   layout::StageParams const* params =
       nullptr;  ///< the stage's parameters; items [first, last) of them are the bucket's
   layout::Bucket const* layout = nullptr;
   device::View1<typename P::Gradient> values;  ///< the numbers, which the sum replaces
-  comm::Communicator* replicas = nullptr;      ///< the ranks over which they are to be summed; one where dp is one
+  layout::StateShard const* shard = nullptr;   ///< the shard that says who owns which part of a bucket
+  comm::Communicator* replicas = nullptr;      ///< the ranks that hold the same weights and see other tokens
 };
 
 /// A run of elements of a stage's flat buffer that this rank owns, with their numbers. layout::for_parameters says
@@ -71,12 +73,13 @@ struct TrainerHooks {
 
   /// Sums a bucket in place of p3d, or returns nothing: then p3d sums it. The request is waited for before the bucket
   /// is read; a default one is complete. Where memory.shard divides gradients, only the part of this rank
-  /// (StateShard::parts) is read.
+  /// (shard->parts[bucket]) is read.
   std::function<std::optional<comm::Request>(GradientBucket<P> const&)> grad_sync;
 
   /// Is given all gradients that this rank owns, which it may change. They are those of GradientBucket summed over
-  /// replicas. Where memory.shard divides none, every replica has the same ones and must change them alike. A tied
-  /// embedding on two stages is there on both. `targets`: targets of the global batch that count.
+  /// replicas. All ranks that own an element must change it alike: replicas where memory.shard divides nothing, groups
+  /// of replicas with memory.shard_over (OwnedRun::copy), and ranks of tp for what tp does not divide. A tied embedding
+  /// on two stages is there on both. `targets`: targets of the global batch that count.
   std::function<void(std::span<OwnedNumbers<typename P::Gradient> const>, std::int64_t targets)> finalize_model_grads;
 
   /// Is given all weights that an update has just changed and this rank owns: master weights, or the weights

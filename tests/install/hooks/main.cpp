@@ -116,6 +116,7 @@ void run() {
   own.grad_sync = [&](Bucket const& bucket) -> std::optional<p3d::comm::Request> {
     ++asked;
     CHECK(bucket.replicas->size() == n && bucket.values.extent(0) > 0);
+    CHECK(bucket.shard->buckets.at(bucket.bucket).begin == bucket.layout->begin);
     return sum_in_order_of_ranks(bucket);
   };
   CHECK(distance(train(own), plain) < 1e-12);
