@@ -173,7 +173,7 @@ TEST(Mtp, BytesOverTpAreThoseOfThePlan) {
     double gradients = 0;  // of buckets that tp sums
     layout::StageParams const params(plan.table, plan.stages, 0, plan.grid.sizes(),
                                      layout::PerAxis::only(layout::Axis::pp, 0));
-    for (auto const& b : layout::make_buckets(params, plan::bucket_elements(c)))
+    for (auto const& b : layout::make_buckets(params, plan::bucket_rule(c)))
       if (b.axes.has(layout::Axis::tp) || b.axes.has(layout::Axis::edp))
         gradients += 8.0 * static_cast<double>(b.size());
     EXPECT_EQ(static_cast<double>(found[0]), expected.all_reduce + 2 * (t - 1) * gradients);
