@@ -178,7 +178,8 @@ ContextWork context_work(config::Config const& c, std::int64_t layer, MachineRat
   double const each_key = 2.0 * static_cast<double>(w.widths.q + w.widths.out);
   w.forward = queries * each_key * mean_keys(c.model.seq_len, c.model.window_of(layer)) / rates.flops;
   auto const& mla = c.model.mla;
-  auto const columns = static_cast<double>(c.model.heads / c.parallel.tp * mla.kv_head_dim());
+  auto const heads = c.model.heads / c.parallel.tp;
+  auto const columns = static_cast<double>(heads * mla.kv_head_dim());
   w.expansion = 2 * queries * columns * static_cast<double>(mla.kv_lora_rank) / rates.flops;
   return w;
 }
