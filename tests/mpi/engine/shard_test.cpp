@@ -228,6 +228,7 @@ TEST(Shard, BucketsOfLayersChangeNoNumber) {
     if (c.ranks != world.size() || c.ranks > 4) continue;
     auto const with = [&](std::vector<std::string> more) {
       more.insert(more.begin(), c.layout.begin(), c.layout.end());
+      more.push_back("run.precision=fp64");
       return train<device::Fp64>(make_config(more, c.ranks), world);
     };
     auto const whole = with({});
