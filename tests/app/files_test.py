@@ -28,7 +28,7 @@ class Files(AppTest):
         run = self.done(4, *MESH, "sample.tokens=8", "sample.prompt=line", "run.eval_every=3")
         for words in ("Mesh: 4 ranks", "pp groups (2 of 2): [0 2] [1 3]",
                       "layers by stage: 2 + 2 (sum 4)", "Memory of a rank",
-                      "Data: ", "Finished 6 steps in ", "MFU ", "Memory of all ranks: ", "pipeline wait",
+                      "Data: ", "Finished 6 steps in ", "MFU ", "Memory of all ranks: ", "\npipeline wait ",
                       "A sample of the model (temperature 0.8):\n----\nline", "Written: "):
             self.assert_once(words, run.out)
         rows = self.metrics()
