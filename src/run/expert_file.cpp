@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "expert_file.hpp"
 
-#include <p3d/base/log.hpp>
-#include <p3d/io/text_file.hpp>
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>
-#include <optional>
 #include <sstream>
 
 namespace p3d::run {
@@ -17,44 +13,28 @@ namespace p3d::run {
 namespace {
 constexpr char const* header = "step,layer,busiest,entropy,tokens of each expert\n";
 
-/// The step of a row such as "12,0,1.5000,0.9810,3 5", or nothing when the line is no row of so many experts.
-std::optional<std::int64_t> step_of(std::string const& line, std::int64_t experts) {
+/// True for a row such as "12,0,1.5000,0.9810,3 5", of so many experts.
+bool is_row(std::string const& line, std::int64_t experts) {
   std::istringstream in(line);
   std::int64_t step = 0, layer = 0, tokens = 0;
   double busiest = 0.0, entropy = 0.0;
   char commas[4] = {};
   in >> step >> commas[0] >> layer >> commas[1] >> busiest >> commas[2] >> entropy >> commas[3];
   for (std::int64_t expert = 0; expert < experts; ++expert) in >> tokens;
-  bool const good = !in.fail() && in.get() == std::istringstream::traits_type::eof() &&
-                    std::all_of(std::begin(commas), std::end(commas), [](char c) { return c == ','; });
-  return good ? std::optional(step) : std::nullopt;
-}
-
-/// The header and the whole rows of a file up to step `last`.
-std::string lines_until(std::string const& path, std::int64_t last, std::int64_t experts) {
-  std::string out = header;
-  std::ifstream in(path);
-  for (std::string line; std::getline(in, line) && !in.eof();) {  // eof: a last line that was cut off
-    auto const step = step_of(line, experts);
-    if (step && *step <= last) out += line + '\n';
-  }
-  return out;
+  return !in.fail() && in.get() == std::istringstream::traits_type::eof() &&
+         std::all_of(std::begin(commas), std::end(commas), [](char c) { return c == ','; });
 }
 }  // namespace
 
 ExpertFile::ExpertFile(std::string const& output_dir, std::int64_t start, std::int64_t experts)
-    : path_(output_dir + "/experts.csv") {
-  io::write_text_atomically(path_, start > 0 ? lines_until(path_, start, experts) : header);
-  file_.open(path_, std::ios::app);
-}
+    : file_(output_dir + "/experts.csv", start, header,
+            [experts](std::string const& line) { return is_row(line, experts); }) {}
 
 void ExpertFile::write(std::int64_t step, std::vector<engine::ExpertLoad> const& layers) {
+  std::string rows;
   for (auto const& l : layers)
-    file_ << fmt::format("{},{},{:.4f},{:.4f},{}\n", step, l.layer, l.busiest(), l.entropy(), fmt::join(l.tokens, " "));
-  file_.flush();
-  if (file_ || warned_) return;
-  warned_ = true;
-  base::warn_root(path_ + " cannot be written; the run goes on without it");
+    rows += fmt::format("{},{},{:.4f},{:.4f},{}\n", step, l.layer, l.busiest(), l.entropy(), fmt::join(l.tokens, " "));
+  file_.append(rows);
 }
 
 std::string describe(std::vector<engine::ExpertLoad> const& layers) {

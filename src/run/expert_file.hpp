@@ -6,9 +6,10 @@
 #include <p3d/engine/trainer.hpp>
 
 #include <cstdint>
-#include <fstream>
 #include <string>
 #include <vector>
+
+#include "row_file.hpp"
 
 namespace p3d::run {
 
@@ -23,9 +24,7 @@ public:
   void write(std::int64_t step, std::vector<engine::ExpertLoad> const& layers);
 
 private:
-  std::string path_;
-  std::ofstream file_;
-  bool warned_ = false;  ///< the run was told that the file cannot be written
+  RowFile file_;
 };
 
 /// One line for the log: "Experts: in the last step the busiest of a layer had 1.32 of the mean number of tokens (layer

@@ -1,42 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "timer_file.hpp"
 
-#include <p3d/base/error.hpp>
-#include <p3d/base/log.hpp>
 #include <p3d/io/file_watch.hpp>
-#include <p3d/io/text_file.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
 namespace p3d::run {
 
 namespace {
 constexpr char const* timer_columns = "step,timer,calls,min_ms,mean_ms,max_ms\n";
-
-/// The header and the rows of a file up to step `last`. A last line that was cut off is dropped.
-std::string timer_rows_until(std::string const& path, std::int64_t last) {
-  std::string out = timer_columns;
-  std::ifstream in(path);
-  for (std::string line; std::getline(in, line) && !in.eof();) {
-    std::int64_t step = 0;
-    auto const [end, error] = std::from_chars(line.data(), line.data() + line.size(), step);
-    bool const row = error == std::errc{} && end != line.data() + line.size() && *end == ',' &&
-                     std::count(line.begin(), line.end(), ',') == 5;
-    if (row && step <= last) out += line + '\n';
-  }
-  return out;
-}
 }  // namespace
 
-TimerFile::TimerFile(std::string const& output_dir, std::int64_t start, bool root)
-    : path_(output_dir + "/timers.csv"), last_step_(start), root_(root) {
-  if (!root) return;
-  io::write_text_atomically(path_, start > 0 ? timer_rows_until(path_, start) : timer_columns);
-  file_.open(path_, std::ios::app);
+TimerFile::TimerFile(std::string const& output_dir, std::int64_t start, bool root) : last_step_(start) {
+  if (root)
+    file_.emplace(output_dir + "/timers.csv", start, timer_columns,
+                  [](std::string const& line) { return std::count(line.begin(), line.end(), ',') == 5; });
 }
 
 void TimerFile::add(std::string const& name, double seconds) {
@@ -76,10 +57,7 @@ std::string TimerFile::write(std::int64_t step, std::vector<engine::Timer> timer
     text += fmt::format("{}  {:<22}{:>7} {:>11.3f} {:>11.3f} {:>11.3f}", text.empty() ? "" : "\n", before_[i].name,
                         calls[i], least[i], mean, most[i]);
   }
-  if (!root_) return text;
-  io::apart([&] { file_ << rows << std::flush; });
-  if (!file_ && !std::exchange(warned_, true))
-    base::warn_root(path_ + " cannot be written; the run goes on without it");
+  if (file_) io::apart([&] { file_->append(rows); });
   return text;
 }
 

@@ -8,9 +8,11 @@
 #include <p3d/engine/phases.hpp>
 
 #include <cstdint>
-#include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "row_file.hpp"
 
 namespace p3d::run {
 
@@ -29,12 +31,10 @@ public:
   std::string write(std::int64_t step, std::vector<engine::Timer> timers, comm::Communicator& world);
 
 private:
-  std::string path_;
-  std::ofstream file_;
+  std::optional<RowFile> file_;        ///< on rank 0
   std::vector<engine::Timer> own_;     ///< timers of add()
   std::vector<engine::Timer> before_;  ///< all, at the last call
   std::int64_t last_step_;
-  bool root_, warned_ = false;
 };
 
 }  // namespace p3d::run
