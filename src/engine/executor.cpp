@@ -115,9 +115,11 @@ void Executor<P>::run(schedule::ValidProgram const& program, std::int64_t step, 
   base::Polling const polling(exchanges ? comm::progress : nullptr);
   if (run.program.divides_vocabulary) vocabulary_->begin(run.program, run.training);
   auto const& actions = run.program.ranks[static_cast<std::size_t>(pipeline_->rank())];
+  auto const before = times_;
   run_actions(opened.actions, actions.size(), step, run);
   comm::set_activity(step, "end of the step");
   wait_for_all_sends(run);
+  if (!run.training) times_ = before;
 }
 
 template <class P>

@@ -242,10 +242,9 @@ void StepEnd<P>::update(int stage, StepResult& result) {
       unit.optimizer->update(rank_->exec, step, piece);
       if (stochastic) unit.params.round_run(rank_->exec, piece.run, piece.master, values, true, step.number);
     });
+    if (unit.sharded) unit.sharded->updated();
   }
   synchronise_weights(stage, step.number);
-  for (auto& [number, unit] : memory_->units())
-    if ((stage < 0 || number == stage) && unit->sharded) unit->sharded->updated();
   // Gradients that were tried out stay. Where they are divided that does no harm: the next sum takes their place, and
   // whole gradients are zero already.
   bool const overwritten = config.memory.shard >= config::Shard::gradients;
@@ -253,25 +252,29 @@ void StepEnd<P>::update(int stage, StepResult& result) {
 }
 
 template <class P>
+template <class T>
+std::vector<OwnedNumbers<T>> StepEnd<P>::owned(int stage,
+                                               device::View1<T> (model::Parameters<P>::*of)(layout::OwnedRun const&)
+                                                   const) {
+  std::vector<OwnedNumbers<T>> out;
+  for (auto& [number, unit] : memory_->units()) {
+    if (stage >= 0 && number != stage) continue;
+    auto const& params = unit->params;
+    for (auto const& run : params.shard().owned) out.push_back({number, &params.layout(), run, (params.*of)(run)});
+  }
+  return out;
+}
+
+template <class P>
 void StepEnd<P>::finalize_gradients() {
   if (!hooks_.finalize_model_grads) return;
-  std::vector<OwnedNumbers<typename P::Gradient>> owned;
-  for (auto& [number, unit] : memory_->units())
-    for (auto const& run : unit->params.shard().owned)
-      owned.push_back({number, &unit->params.layout(), run, unit->params.reduced(run)});
-  hooks_.finalize_model_grads(owned, targets_.front());
+  hooks_.finalize_model_grads(owned<typename P::Gradient>(-1, &model::Parameters<P>::reduced), targets_.front());
 }
 
 template <class P>
 void StepEnd<P>::synchronise_weights(int stage, std::int64_t update) {
   if (!hooks_.param_sync) return;
-  std::vector<OwnedNumbers<typename P::Master>> owned;
-  for (auto& [number, unit] : memory_->units()) {
-    if (stage >= 0 && number != stage) continue;
-    for (auto const& run : unit->params.shard().owned)
-      owned.push_back({number, &unit->params.layout(), run, unit->params.master(run)});
-  }
-  hooks_.param_sync(owned, update);
+  hooks_.param_sync(owned<typename P::Master>(stage, &model::Parameters<P>::master), update);
   memory_->master_changed();
 }
 

@@ -83,9 +83,7 @@ struct Trainer<P>::State {
         balance(rank, memory),
         inspection(rank, memory, end),
         evaluator(rank.config, loader, rank.mesh, [this](SampleSource const& samples) {
-          auto const of_steps = executor.times();
           executor.run(rank.plan.evaluation, steps_done, 0.0, memory.loading(loader, samples));
-          executor.times() = of_steps;  // the phases are those of steps
           double const loss = memory.take_sums()[0];
           return rank.counts_loss() ? loss : 0.0;
         }) {

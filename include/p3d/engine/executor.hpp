@@ -83,6 +83,7 @@ public:
   /// These actions carry out E, S, T and G. They must outlive the executor.
   void divide_vocabulary(VocabularyActions<P>& actions) { vocabulary_ = &actions; }
 
+  /// Time by phase in programs of training.
   PhaseTimes& times() { return times_; }
   /// From now on the actions of training are timed by kind, and GPUs are waited for after each.
   void time_actions() { times_actions_ = true; }
