@@ -12,89 +12,47 @@ shaped by tc (token bucket). Each rate runs without and with overlap in turn. Th
 Beside it stands what the simulator says of the same input: FLOP/s so that its base is the measured one, and the link's
 rate.
 """
-import argparse
-import json
-import os
-import pathlib
 import re
 import statistics
 import subprocess
-import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "nodes"))
-import hosts  # noqa: E402
+import shaped_link
 
 KEYS = {"model.preset": "llama-tiny", "model.hidden": 512, "model.layers": 4, "model.heads": 8, "model.kv_heads": 8,
         "model.seq_len": 512, "model.vocab_size": 1024, "model.ffn": 1024, "model.moe.experts": 8,
         "model.moe.top_k": 2, "batch.micro": 2, "batch.microbatches": 8, "parallel.dp": 2, "parallel.ep": 2,
         "data.format": "synthetic", "optimizer.lr": 1e-6, "run.steps": 4, "run.eval_batches": 0, "run.ceiling": False,
         "checkpoint.every": 0}
-BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
-
-
-def words(keys, extra):
-    return [f"{key}={str(value).lower()}" for key, value in keys.items()] + extra
-
-
-def step_seconds(room, options, keys):
-    """The median step of a run of these keys."""
-    out = room.folder / "out"
-    command = room.mpiexec(options.mpiexec, 2, "h0:1,h1:1") + [
-        options.program, str(room.folder / "run.toml"), f"run.output_dir={out}",
-        *words(keys, options.keys)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-                          env={**os.environ, "OMP_NUM_THREADS": "1"})
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
-    seconds = json.loads((out / "summary.json").read_text())["median_step_s"]
-    subprocess.run(["rm", "-rf", str(out)], check=True)
-    return seconds
 
 
 def simulated(room, options, overlap, flops, bandwidth):
     command = [options.program, "schedule", "simulate", str(room.folder / "run.toml"), "--flops", str(flops),
-               "--bandwidth", str(bandwidth), *words(KEYS | {"comm.overlap_experts": overlap}, options.keys)]
+               "--bandwidth", str(bandwidth),
+               *shaped_link.words(KEYS | {"comm.overlap_experts": overlap}, options.keys)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     number, unit = re.search(r"^step ([0-9.]+) (\w+)", text, re.MULTILINE).groups()
     return float(number) * {"s": 1, "ms": 1e-3, "us": 1e-6}[unit]
 
 
-def shape(room, rate):
-    for host in room.hosts:
-        subprocess.run(["tc", "qdisc", "del", "dev", host.name, "root"], capture_output=True, check=False)
-        if rate != "none":
-            hosts.run("tc", "qdisc", "add", "dev", host.name, "root", "tbf", "rate", rate, "burst", "256kb", "latency",
-                      "200ms")
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program")
-    parser.add_argument("--rates", default="1gbit,500mbit")
+    parser = shaped_link.parser(__doc__)
     parser.add_argument("--pairs", type=int, default=2)
-    parser.add_argument("--mpiexec", default="mpiexec")
-    parser.add_argument("keys", nargs="*")
-    options = parser.parse_intermixed_args()
-    options.program = str(pathlib.Path(options.program).resolve())
-    hosts.enter_room(options.mpiexec)
-    with hosts.Hosts({}, {}) as room:
-        (room.folder / "run.toml").write_text("")
-
+    with shaped_link.two_hosts(parser) as (room, options):
         def medians():
-            pairs = [[step_seconds(room, options, KEYS | {"comm.overlap_experts": on}) for on in (False, True)]
-                     for _ in range(options.pairs)]
+            pairs = [[shaped_link.step_seconds(room, options, KEYS | {"comm.overlap_experts": on})
+                      for on in (False, True)] for _ in range(options.pairs)]
             return [statistics.median(times) for times in zip(*pairs)]
 
-        shape(room, "none")
+        shaped_link.shape(room, "none")
         base = min(medians())
         flops = 1e11 * simulated(room, options, False, 1e11, 1e18) / base
         print(f"unshaped link: {base:.3f} s a step, as the simulator at {flops / 1e9:.1f} GFLOP/s a rank")
         print("link      off (s)   on (s)   hidden   simulated: off (s)   on (s)   hidden")
         for rate in options.rates.split(","):
-            shape(room, rate)
+            shaped_link.shape(room, rate)
             off, on = medians()
             number, unit = re.fullmatch(r"([0-9.]+)([kmg]bit)", rate).groups()
-            bandwidth = float(number) * BITS[unit] / 8
+            bandwidth = float(number) * shaped_link.BITS[unit] / 8
             free, s_off, s_on = (simulated(room, options, overlap, flops, b)
                                  for overlap, b in ((False, 1e18), (False, bandwidth), (True, bandwidth)))
             print(f"{rate:<8} {off:8.3f} {on:8.3f} {(off - on) / (off - base):8.2f} {s_off:20.3f} {s_on:8.3f} "

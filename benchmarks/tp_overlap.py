@@ -10,12 +10,9 @@ for a step whose messages take no time:
 
     hidden = (t_none - t) / (t_none - t_unshaped)
 """
-import argparse
-import pathlib
 import statistics
 
-import expert_overlap as common
-from expert_overlap import hosts
+import shaped_link
 
 KEYS = {"model.preset": "llama-tiny", "model.hidden": 512, "model.layers": 4, "model.heads": 8, "model.kv_heads": 8,
         "model.seq_len": 512, "model.vocab_size": 1024, "model.ffn": 1536, "batch.micro": 2, "batch.microbatches": 4,
@@ -25,30 +22,21 @@ WAYS = ("none", "bulk", "chunks", "auto")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program")
-    parser.add_argument("--rates", default="1gbit,500mbit")
+    parser = shaped_link.parser(__doc__)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--mpiexec", default="mpiexec")
-    parser.add_argument("keys", nargs="*")
-    options = parser.parse_intermixed_args()
-    options.program = str(pathlib.Path(options.program).resolve())
-    hosts.enter_room(options.mpiexec)
-    with hosts.Hosts({}, {}) as room:
-        (room.folder / "run.toml").write_text("")
-
+    with shaped_link.two_hosts(parser) as (room, options):
         def medians():
-            turns = [[common.step_seconds(room, options, KEYS | {"comm.overlap_tp": way}) for way in WAYS]
+            turns = [[shaped_link.step_seconds(room, options, KEYS | {"comm.overlap_tp": way}) for way in WAYS]
                      for _ in range(options.turns)]
             return [statistics.median(times) for times in zip(*turns)]
 
-        common.shape(room, "none")
+        shaped_link.shape(room, "none")
         base = medians()
         print("link      " + "".join(f"{way + ' (s)':>12}" for way in WAYS)
               + "".join(f"{'hidden, ' + way:>16}" for way in WAYS[1:]))
         print(f"{'unshaped':<10}" + "".join(f"{t:>12.3f}" for t in base), flush=True)
         for rate in options.rates.split(","):
-            common.shape(room, rate)
+            shaped_link.shape(room, rate)
             times = medians()
             hidden = [(times[0] - t) / (times[0] - base[0]) for t in times[1:]]
             print(f"{rate:<10}" + "".join(f"{t:>12.3f}" for t in times) + "".join(f"{h:>16.2f}" for h in hidden),
