@@ -10,32 +10,17 @@
 #include <cstdio>
 #include <exception>
 #include <numeric>
-#include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "../checks.hpp"
 
 namespace {
 
 using namespace p3d::parallel;
 
-/// Throws with the line when `ok` is false.
-void expect(bool ok, int line) {
-  if (!ok) throw std::runtime_error("groups: wrong answer in line " + std::to_string(line));
-}
-#define CHECK(condition) expect(condition, __LINE__)
-
-/// The message of the error that `call` throws; "" without one.
-template <class Call>
-std::string error_of(Call const& call) {
-  try {
-    call();
-  } catch (p3d::base::Error const& e) {
-    return e.what();
-  }
-  return "";
-}
-
-bool has(std::string const& text, char const* part) { return text.find(part) != std::string::npos; }
+using p3d::example::error_of;
+using p3d::example::has;
 
 /// What every group promises, for the group of this name.
 void use(std::string const& name) {

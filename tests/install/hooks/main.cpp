@@ -15,13 +15,14 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "../checks.hpp"
 
 namespace {
 
@@ -32,23 +33,8 @@ using Bucket = p3d::engine::GradientBucket<Fp64>;
 using Numbers = p3d::engine::OwnedNumbers<double>;
 using Keys = std::vector<std::string>;
 
-/// Throws with the line when `ok` is false.
-void expect(bool ok, int line) {
-  if (!ok) throw std::runtime_error("hooks: wrong answer in line " + std::to_string(line));
-}
-#define CHECK(condition) expect(condition, __LINE__)
-
-/// The message of the error that `call` throws; "" without one.
-std::string error_of(std::function<void()> const& call) {
-  try {
-    call();
-  } catch (p3d::base::Error const& e) {
-    return e.what();
-  }
-  return "";
-}
-
-bool has(std::string const& text, char const* part) { return text.find(part) != std::string::npos; }
+using p3d::example::error_of;
+using p3d::example::has;
 
 struct Run {
   std::vector<double> losses, norms;
