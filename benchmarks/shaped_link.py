@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of p3d on two hosts made of network namespaces (tests/nodes/hosts.py says what that needs), a rank on each. Their
-link is shaped by tc (token bucket). For the benchmarks of what hides messages."""
+"""Runs of p3d on two hosts made of network namespaces (tests/nodes/hosts.py says what that needs), a rank on each.
+Their link is shaped by tc (token bucket). For the benchmarks of what hides messages."""
 import argparse
 import contextlib
 import json
