@@ -37,8 +37,8 @@ void MtpBlock<P>::forward(MtpWeights<P> const& w, SharedEmbedding<P> const& embe
   norm_.forward(exec, w.hnorm, previous, a.hnorm());
   Halves<S const> const weight(w.eh_proj.value);
   auto const other = own_rows(*tp_, c.t.branch);
-  parallel::column_linear_forward<S>(*tp_, a.enorm_y, weight.embeddings, {}, a.input);
-  parallel::column_linear_forward<S>(*tp_, a.hnorm_y, weight.hidden, {}, other);
+  parallel::local_linear_forward<S>(*tp_, a.enorm_y, weight.embeddings, a.input);
+  parallel::local_linear_forward<S>(*tp_, a.hnorm_y, weight.hidden, other);
   kernels::add<S>(exec, View1<S const>(device::flat(other)), device::flat(a.input));
   layer_.forward(c, a.output);
   norm_.forward(exec, w.final_norm, a.output, a.final_norm());
@@ -57,8 +57,8 @@ View2<typename P::Storage> MtpBlock<P>::backward(MtpWeights<P> const& w, SharedE
   parallel::linear_backward_weight<S, G>(exec, a.output, a.enorm_y, gradient.embeddings);
   parallel::linear_backward_weight<S, G>(exec, a.output, a.hnorm_y, gradient.hidden);
   Halves<S const> const weight(w.eh_proj.value);
-  parallel::row_linear_backward_input<S>(*tp_, a.output, weight.embeddings, a.enorm_y);
-  parallel::row_linear_backward_input<S>(*tp_, a.output, weight.hidden, a.hnorm_y);
+  parallel::local_linear_backward_input<S>(*tp_, a.output, weight.embeddings, a.enorm_y);
+  parallel::local_linear_backward_input<S>(*tp_, a.output, weight.hidden, a.hnorm_y);
   norm_.backward(exec, w.enorm, a.enorm_y, a.embedded, a.enorm(), Store::overwrite, a.embedded);
   norm_.backward(exec, w.hnorm, a.hnorm_y, previous, a.hnorm(), Store::overwrite, a.input);
   auto whole = parallel::start_gather_rows<S>(*tp_, a.embedded, c.t.branch);
