@@ -128,15 +128,10 @@ void read_sizes_of_latents(Reader& r, Model& m) {
     r.wrong("qk_head_dim = qk_nope_head_dim + qk_rope_head_dim", r.found("qk_head_dim"));
 }
 
-/// The first bytes of a file, at most so many behind the first `skipped`; "" where it cannot be read.
-std::string beginning_of(std::filesystem::path const& path, std::uintmax_t skipped) {
-  std::error_code unknown;
-  auto const size = std::filesystem::file_size(path, unknown);
-  std::ifstream in(path, std::ios::binary);
-  if (unknown || !in || size <= skipped) return "";
-  std::string text(std::min(size - skipped, most_header_bytes), '\0');
-  in.seekg(static_cast<std::streamoff>(skipped));
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+/// The next bytes of a file, at most so many; fewer where it ends.
+std::string next_bytes(std::ifstream& in, std::uintmax_t most) {
+  std::string text(most, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(most));
   text.resize(static_cast<std::size_t>(in.gcount()));
   return text;
 }
@@ -144,12 +139,20 @@ std::string beginning_of(std::filesystem::path const& path, std::uintmax_t skipp
 /// True when the files of a folder seem to have a tensor of this name: room io reads them later, and says what is
 /// wrong.
 bool has_tensor(std::filesystem::path const& folder, std::string const& name) {
-  constexpr std::uintmax_t length_of_header = 8;
   auto const file = folder / "model.safetensors", index = folder / "model.safetensors.index.json";
   std::error_code unknown;
-  auto const text =
-      std::filesystem::exists(file, unknown) ? beginning_of(file, length_of_header) : beginning_of(index, 0);
-  return text.find('"' + name + '"') != std::string::npos;
+  bool const one = std::filesystem::exists(file, unknown);
+  auto size = std::filesystem::file_size(one ? file : index, unknown);
+  if (unknown) return false;
+  std::ifstream in(one ? file : index, std::ios::binary);
+  if (one) {  // the header's length stands in front of it, in 8 bytes from the lowest on
+    auto const bytes = next_bytes(in, 8);
+    std::uintmax_t length = 0;
+    for (auto byte = bytes.rbegin(); byte != bytes.rend(); ++byte)
+      length = length << 8U | static_cast<unsigned char>(*byte);
+    size = std::min(size, length);
+  }
+  return next_bytes(in, std::min(size, most_header_bytes)).find('"' + name + '"') != std::string::npos;
 }
 
 }  // namespace
