@@ -12,6 +12,7 @@
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/comm/nccl.hpp>
 #include <p3d/comm/wait.hpp>
+#include <p3d/device/environment.hpp>
 #include <p3d/device/event.hpp>
 #include <p3d/kernels/elementwise.hpp>
 #include <p3d/schedule/offload.hpp>

@@ -127,13 +127,15 @@ bool PosixFile::is_local() const {
 #endif
 }
 
-/// Seconds after which a process writes without the lock.
 namespace {
-constexpr double turn_patience_s = 5.0;
-}
+constexpr char const* turns_folder = "/dev/shm";  ///< whose lock is the turn of all p3d processes of a node
+
+/// Seconds after which a process writes without the lock: well before its wait looks like a disk that hangs.
+double turn_patience() { return std::min(5.0, 0.5 * file_timeout()); }
+}  // namespace
 
 WritersTurn::WritersTurn(PosixFile const& file) {
-  if (file.is_local()) fd_ = ::open("/dev/shm", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (file.is_local()) fd_ = ::open(turns_folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 }
 
 WritersTurn::~WritersTurn() {
@@ -143,9 +145,12 @@ WritersTurn::~WritersTurn() {
 void WritersTurn::begin() {
   if (fd_ < 0) return;
   // This is no blocking flock: the process that has the lock may hang or be stopped, and only speed is lost without it.
+  // It may belong to another run, so the ranks that wait for this one must be told that it is at work.
+  FileOperation const here("flock", turns_folder);
+  double const patience = turn_patience();
   base::Stopwatch waited;
   for (useconds_t pause = 20; ::flock(fd_, LOCK_EX | LOCK_NB) != 0; pause = std::min<useconds_t>(2 * pause, 1000)) {
-    if (errno == EINTR || (errno == EWOULDBLOCK && waited.seconds() < turn_patience_s)) {
+    if (errno == EINTR || (errno == EWOULDBLOCK && waited.seconds() < patience)) {
       ::usleep(pause);
       continue;
     }

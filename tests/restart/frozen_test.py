@@ -2,6 +2,8 @@
 """A file system that freezes: the run says which call on which file hangs, and ends with exit code 3 within
 run.file_timeout_s and a little. One that is only slow ends nothing, though ranks wait for longer than comm.timeout_s.
 The library in P3D_FILE_SHIM lets the call wait, for ever or for some seconds."""
+import fcntl
+import os
 import pathlib
 import tempfile
 import time
@@ -82,6 +84,24 @@ class Frozen(unittest.TestCase):
                     if told:
                         self.assertRegex(err, rf"a wait has lasted comm.timeout_s = {COMM_TIMEOUT} s; it goes on, as "
                                               + told)
+
+    @unittest.skipUnless(os.path.isdir("/dev/shm"), "needs the folder of the turns")
+    def test_a_turn_that_another_run_keeps_is_waited_for(self):
+        """Ranks of a node write in turns to a local disk, and another run's rank may hang in its turn. Rank 1 waits for
+        its turn for longer than comm.timeout_s; rank 0, which has no locks, does not take it for hung."""
+        with tempfile.TemporaryDirectory(prefix="p3d-turn-") as name:
+            folder = pathlib.Path(name)
+            restarts.write_inputs(folder)
+            turns = os.open("/dev/shm", os.O_RDONLY)
+            self.addCleanup(os.close, turns)
+            fcntl.flock(turns, fcntl.LOCK_EX)
+            run = restarts.start(folder, 2, "parallel.tp=2", "run.output_dir=run", "run.steps=2",
+                                 "checkpoint.every=end", "comm.timeout_s=1", "run.file_timeout_s=5", rules="none:lock:/dev/shm:0",
+                                 rank=0, name="turn")
+            code, out, err = restarts.finish(run)
+            self.assertEqual(code, 0, out + err)
+            self.assertIn("Checkpoint of step 2:", out)
+            self.assertIn("it goes on, as rank 1 is in flock of /dev/shm", err)
 
 
 if __name__ == "__main__":
