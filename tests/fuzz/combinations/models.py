@@ -35,6 +35,8 @@ def kind(f):
     groups = d.among(1, 1, 2, 3)
     f.kv_heads = tp * d.among(1, 1, 2, 4 if tp < 3 else 1)
     heads = f.kv_heads * groups
+    if heads * head < 4:  # a LayerNorm of two numbers gives their sign, whose jumps 16 bits do not follow
+        head = 4
     hidden = heads * head
     if d.chance(0.3):  # heads of a width of their own
         hidden = d.among(hidden, hidden + 1, max(4, hidden // 2), 2 * hidden)

@@ -19,8 +19,9 @@ Plain PlainLayer::linear(Plain const& x, std::string const& name, bool bias) con
   Plain y(x.rows, w.rows);
   for (std::int64_t r = 0; r < x.rows; ++r)
     for (std::int64_t o = 0; o < w.rows; ++o) {
-      y(r, o) = b ? (*b)(0, o) : Complex();
-      for (std::int64_t i = 0; i < w.cols; ++i) y(r, o) += x(r, i) * w(o, i);
+      Complex sum = b ? (*b)(0, o) : Complex();
+      for (std::int64_t i = 0; i < w.cols; ++i) sum += x(r, i) * w(o, i);
+      y(r, o) = sum;
     }
   return y;
 }
@@ -42,11 +43,13 @@ Plain PlainLayer::norm(std::string const& name, Plain const& x) const {
   return y;
 }
 
-double PlainLayer::keep(std::string const& site, std::int64_t sample, std::int64_t index) const {
+PlainLayer::Kept PlainLayer::kept(std::string const& site) const {
+  if (c_.model.dropout == 0) return [](std::int64_t, std::int64_t) { return 1.0; };
   auto const d = kernels::make_dropout(c_.model.dropout, c_.run.seed, "dropout.layers.0." + site);
-  if (c_.model.dropout == 0) return 1.0;
-  auto const stream = static_cast<std::uint64_t>(first_sample_ + sample);
-  return base::random_word(d.key, stream, static_cast<std::uint64_t>(index)) >= d.threshold ? d.scale : 0.0;
+  return [d, first = first_sample_](std::int64_t sample, std::int64_t index) {
+    auto const stream = static_cast<std::uint64_t>(first + sample);
+    return base::random_word(d.key, stream, static_cast<std::uint64_t>(index)) >= d.threshold ? d.scale : 0.0;
+  };
 }
 
 void PlainLayer::rms_norm(Plain& x, std::string const& name, std::int64_t n, double eps) const {
@@ -72,17 +75,20 @@ void PlainLayer::rotate(Plain& x, std::int64_t first) const {
   bool const is_long = c_.model.seq_len > c_.model.rope_original_seq_len;
   auto const& divisors = is_long ? c_.model.rope_long_factors : c_.model.rope_short_factors;
   double const factor = scaled ? c_.model.rope_attention_factor : 1.0;
-  for (std::int64_t r = 0; r < x.rows; ++r)
-    for (std::int64_t begin = first; begin < x.cols; begin += c_.model.head_dim())
-      for (std::int64_t i = 0; i < n / 2; ++i) {
+  for (std::int64_t i = 0; i < n / 2; ++i) {
+    double const rate = std::pow(c_.model.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(n)) /
+                        (scaled ? divisors[static_cast<std::size_t>(i)] : 1.0);
+    for (std::int64_t r = 0; r < x.rows; ++r) {
+      double const angle = static_cast<double>(r % c_.model.seq_len) * rate;
+      double const cosine = factor * std::cos(angle), sine = factor * std::sin(angle);
+      for (std::int64_t begin = first; begin < x.cols; begin += c_.model.head_dim()) {
         auto const one = begin + (halves ? i : 2 * i), other = begin + (halves ? i + n / 2 : 2 * i + 1);
-        double const angle = static_cast<double>(r % c_.model.seq_len) *
-                             std::pow(c_.model.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(n)) /
-                             (scaled ? divisors[static_cast<std::size_t>(i)] : 1.0);
-        auto const a = factor * x(r, one), b = factor * x(r, other);
-        x(r, one) = a * std::cos(angle) - b * std::sin(angle);
-        x(r, other) = b * std::cos(angle) + a * std::sin(angle);
+        auto const a = x(r, one), b = x(r, other);
+        x(r, one) = a * cosine - b * sine;
+        x(r, other) = b * cosine + a * sine;
       }
+    }
+  }
 }
 
 namespace {
@@ -140,6 +146,7 @@ Plain PlainLayer::attend(Plain const& q, Plain const& k, Plain const& v) const {
   auto const n = c_.model.head_dim(), heads = q.cols / n, of_one = heads / (k.cols / n), length = c_.model.seq_len;
   auto const width = v.cols / (k.cols / n);
   auto const* sinks = find("attn.sinks");
+  auto const keep = kept("attn.probability");
   Plain out(q.rows, heads * width);
   for (std::int64_t r = 0; r < q.rows; ++r)
     for (std::int64_t h = 0; h < heads; ++h) {
@@ -156,10 +163,10 @@ Plain PlainLayer::attend(Plain const& q, Plain const& k, Plain const& v) const {
         sum += p.back();
       }
       for (std::int64_t key = 0; key <= query; ++key) {
-        auto const kept = keep("attn.probability", sample, (h * length + query) * length + key);
+        auto const weight =
+            keep(sample, (h * length + query) * length + key) * p[static_cast<std::size_t>(key)] / sum;
         for (std::int64_t e = 0; e < width; ++e)
-          out(r, h * width + e) +=
-              kept * p[static_cast<std::size_t>(key)] / sum * v(sample * length + key, kv * width + e);
+          out(r, h * width + e) += weight * v(sample * length + key, kv * width + e);
       }
     }
   return out;
@@ -179,19 +186,20 @@ Complex PlainLayer::activation(Complex gate, Complex up) const {
   return c_.model.activation == config::Activation::geglu ? gelu(gate) * up : gelu(up);
 }
 
-Complex PlainLayer::xielu(Complex x, std::string const& prefix) const {
+void PlainLayer::xielu(Plain& x, std::string const& prefix) const {
   auto const softplus = [&](char const* name) { return std::log(1.0 + std::exp((*find(prefix + name))(0, 0))); };
-  if (x.real() > 0) return softplus("alpha_p") * x * x + 0.5 * x;
-  return (0.5 + softplus("alpha_n")) * (std::exp(x) - 1.0 - x) + 0.5 * x;
+  auto const positive = softplus("alpha_p"), negative = 0.5 + softplus("alpha_n");
+  for (auto& e : x.data) e = (e.real() > 0 ? positive * e * e : negative * (std::exp(e) - 1.0 - e)) + 0.5 * e;
 }
 
 Plain PlainLayer::mlp(Plain const& normed, std::string const& prefix) const {
-  auto const up = linear(normed, prefix + "up");
-  auto const gate = find(prefix + "gate.weight") ? linear(normed, prefix + "gate") : up;
-  Plain act(up.rows, up.cols);
-  bool const learned = c_.model.activation == config::Activation::xielu;
-  for (std::size_t i = 0; i < act.data.size(); ++i)
-    act.data[i] = learned ? xielu(up.data[i], prefix) : activation(gate.data[i], up.data[i]);
+  auto act = linear(normed, prefix + "up");
+  if (c_.model.activation == config::Activation::xielu) {
+    xielu(act, prefix);
+  } else {
+    auto const gate = find(prefix + "gate.weight") ? linear(normed, prefix + "gate") : act;
+    for (std::size_t i = 0; i < act.data.size(); ++i) act.data[i] = activation(gate.data[i], act.data[i]);
+  }
   return linear(act, prefix + "down", false);
 }
 
@@ -227,8 +235,8 @@ Plain PlainLayer::experts(Plain const& normed) const {
           in += normed(r, i) * up(e * normed.cols + i, f);
           if (gate) in_gate += normed(r, i) * (*gate)(e * normed.cols + i, f);
         }
-        for (std::int64_t i = 0; i < y.cols; ++i)
-          y(r, i) += weight * activation(in_gate, in) * down(e * normed.cols + i, f);
+        auto const act = weight * activation(in_gate, in);
+        for (std::int64_t i = 0; i < y.cols; ++i) y(r, i) += act * down(e * normed.cols + i, f);
       }
     }
   }
@@ -240,9 +248,9 @@ Plain PlainLayer::feed_forward(Plain const& normed) const {
   auto y = experts(normed);
   if (c_.model.moe.shared_ffn == 0) return y;
   auto const shared = mlp(normed, "moe.shared.");
+  auto const gates = c_.model.moe.shared_gate ? linear(normed, "moe.shared_gate") : Plain();
   for (std::int64_t r = 0; r < y.rows; ++r) {
-    Complex gate = 1.0;
-    if (c_.model.moe.shared_gate) gate = 1.0 / (1.0 + std::exp(-linear(normed, "moe.shared_gate")(r, 0)));
+    auto const gate = c_.model.moe.shared_gate ? 1.0 / (1.0 + std::exp(-gates(r, 0))) : Complex(1.0);
     for (std::int64_t i = 0; i < y.cols; ++i) y(r, i) += gate * shared(r, i);
   }
   return y;
@@ -255,9 +263,10 @@ Plain PlainLayer::add(Plain const& x, Plain branch, std::string const& bias, std
     for (std::int64_t i = 0; i < x.cols; ++i) branch(r, i) += (*b)(0, i);
   if (c_.model.norm_placement != config::NormPlacement::pre) branch = norm(norm_behind, branch);
   auto y = x;
+  auto const keep = kept(site);
   for (std::int64_t r = 0; r < x.rows; ++r)
     for (std::int64_t i = 0; i < x.cols; ++i)
-      y(r, i) += c_.model.residual_multiplier * keep(site, r / c_.model.seq_len, r % c_.model.seq_len * x.cols + i) *
+      y(r, i) += c_.model.residual_multiplier * keep(r / c_.model.seq_len, r % c_.model.seq_len * x.cols + i) *
                  branch(r, i);
   return y;
 }
@@ -270,10 +279,10 @@ Plain PlainLayer::layer(Plain const& x) const {
   return add(mid, feed_forward(before("norm2", mid)), "mlp.down.bias", "post_norm2", "mlp.out");
 }
 
-Plain derivative(Plain& x, Plain const& gradient, std::function<Plain()> const& result) {
+Plain derivative(Plain& x, Plain const& gradient, std::function<Plain()> const& result, Share share) {
   constexpr double h = 1e-30;
   Plain out(x.rows, x.cols);
-  for (std::size_t i = 0; i < x.data.size(); ++i) {
+  for (std::size_t i = share.first; i < x.data.size(); i += share.stride) {
     auto const before = x.data[i];
     x.data[i] += Complex(0.0, h);
     auto const y = result();

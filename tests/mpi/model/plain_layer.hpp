@@ -53,7 +53,7 @@ private:
   /// The number that norms add to their weights.
   double offset() const { return static_cast<double>(c_.model.norm_offset); }
   Complex activation(Complex gate, Complex up) const;
-  Complex xielu(Complex x, std::string const& prefix) const;
+  void xielu(Plain& x, std::string const& prefix) const;
   /// The norm of queries or keys (model.qk_norm), if the model has one.
   void qk_norm(Plain& x, std::string const& name) const;
   /// The RMS norm of each n neighbouring columns, by one weight for all of them.
@@ -63,13 +63,21 @@ private:
   Plain latent_attention(Plain const& normed) const;
   /// The outputs of all heads.
   Plain attend(Plain const& q, Plain const& k, Plain const& v) const;
-  double keep(std::string const& site, std::int64_t sample, std::int64_t index) const;
+  /// The factors of dropout at a site, by sample and by index within the sample.
+  using Kept = std::function<double(std::int64_t, std::int64_t)>;
+  Kept kept(std::string const& site) const;
 
   config::Config c_;
   std::int64_t first_sample_;
 };
 
-/// The derivatives of the sum of `gradient` times `result()` by the elements of `x`, which result() reads.
-Plain derivative(Plain& x, Plain const& gradient, std::function<Plain()> const& result);
+/// Every stride-th element from `first` on.
+struct Share {
+  std::size_t first = 0, stride = 1;
+};
+
+/// The derivatives of the sum of `gradient` times `result()` by the elements of `x`, which result() reads: those of a
+/// share, and 0 for the others.
+Plain derivative(Plain& x, Plain const& gradient, std::function<Plain()> const& result, Share share);
 
 }  // namespace p3d::test

@@ -13,9 +13,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plain_layer.hpp"
@@ -112,6 +115,21 @@ std::vector<Case> cases(int ranks) {
   return out;
 }
 
+/// The first of the cases that differ in a word that has one of these parts, or that has none of them.
+std::vector<Case> cases_by(int ranks, bool having, Words const& parts) {
+  std::vector<Case> out;
+  std::set<std::pair<Words, bool>> seen;
+  for (auto const& c : cases(ranks)) {
+    Words words;
+    for (auto const& word : c.words) {
+      auto const has = [&](auto const& part) { return word.find(part) != std::string::npos; };
+      if (std::any_of(parts.begin(), parts.end(), has) == having) words.push_back(word);
+    }
+    if (seen.emplace(words, c.sequence).second) out.push_back(c);
+  }
+  return out;
+}
+
 config::Config config_of(Case const& c, int ranks) {
   auto words = c.words;
   for (auto const& word :
@@ -156,6 +174,15 @@ void expect_equal(std::string const& what, Plain const& expected, std::int64_t r
         first = fmt::format("{}[{}, {}]: expected {:.15g}, found {:.15g}", what, row + r, column + c, e, f);
     }
   if (different > 0) ADD_FAILURE() << first << " (and " << different - 1 << " others of " << rows * cols << ")";
+}
+
+/// test::derivative(), whose elements the ranks share out.
+Plain derivative(Plain& x, Plain const& gradient, std::function<Plain()> const& result, comm::Communicator const& world) {
+  auto out = test::derivative(x, gradient, result,
+                              {static_cast<std::size_t>(world.rank()), static_cast<std::size_t>(world.size())});
+  MPI_Allreduce(MPI_IN_PLACE, out.data.data(), 2 * static_cast<int>(out.data.size()), MPI_DOUBLE, MPI_SUM,
+                MPI_COMM_WORLD);
+  return out;
 }
 
 /// One layer of this rank with its memory and weights, and the same layer as plain loops.
@@ -226,7 +253,7 @@ public:
         MPI_Allreduce(MPI_IN_PLACE, host.data() + item.offset, static_cast<int>(item.size()), MPI_DOUBLE, MPI_SUM,
                       MPI_COMM_WORLD);
       auto& expected = derivatives_[spec.name];
-      if (expected.rows == 0) expected = test::derivative(plain.params[spec.name], d, result);
+      if (expected.rows == 0) expected = derivative(plain.params[spec.name], d, result, *tp.comm);
       expect_equal(fmt::format("{}: {}: gradient of {}", name_, what, spec.name), expected, item.row_begin,
                    item.col_begin, item.rows, item.cols,
                    [&](auto r, auto c) { return host(item.offset + r * item.cols + c); });
@@ -292,7 +319,7 @@ void check(Rig& rig, model::SubLayer<Policy>& sublayer, Branch branch, std::stri
   auto normed = numbers("normed", n, hidden);
   auto const d = numbers("gradient", n, hidden);
   auto const plain = [&] { return (rig.plain.*branch)(normed); };
-  auto const expected = plain(), dnorm = test::derivative(normed, d, plain);
+  auto const expected = plain(), dnorm = derivative(normed, d, plain, *rig.tp.comm);
   rig.x = rig.zeros();  // the input itself where no norm stands in front
   auto const call = rig.call();
   auto const input = sublayer.ends(call).input;
@@ -341,7 +368,8 @@ void check(Rig& rig, model::SubLayer<Policy>& sublayer, Branch branch, std::stri
 
 TEST(SubLayers, AttentionIsThatOfPlainLoops) {
   auto world = comm::Communicator::world();
-  for (auto const& c : cases(world.size())) {
+  for (auto const& c :
+       cases_by(world.size(), false, {".ffn", ".moe.", ".activation", ".swiglu", ".norm_placement", ".residual"})) {
     Rig rig(c, world);
     std::unique_ptr<model::SubLayer<Policy>> attention;
     if (rig.config.model.mla.on())
@@ -355,7 +383,7 @@ TEST(SubLayers, AttentionIsThatOfPlainLoops) {
 
 TEST(SubLayers, MlpAndExpertsAreThoseOfPlainLoops) {
   auto world = comm::Communicator::world();
-  for (auto const& c : cases(world.size())) {
+  for (auto const& c : cases_by(world.size(), true, {".preset", ".bias", ".ffn", ".moe.", ".activation", ".swiglu"})) {
     Rig rig(c, world);
     std::unique_ptr<model::SubLayer<Policy>> sublayer;
     if (rig.config.model.moe.on())
@@ -375,7 +403,7 @@ TEST(SubLayers, LayerAddsThemToOneStream) {
     auto x = numbers("x", rig.num_rows(), rig.config.model.hidden);
     auto const d = numbers("gradient", rig.num_rows(), rig.config.model.hidden);
     auto const plain = [&] { return rig.plain.layer(x); };
-    auto const expected = plain(), dx = test::derivative(x, d, plain);
+    auto const expected = plain(), dx = derivative(x, d, plain, world);
     rig.x = rig.own(x);
     auto const y = rig.zeros();
     for (std::string const how : {"whole", "recomputed in full", "operations recomputed", "in two parts"}) {
