@@ -216,6 +216,9 @@ void add_parallel(std::vector<Key>& table) {
   s.flag("sequence", &Parallel::sequence,
          "sequence parallelism (arXiv 2205.05198): between the GEMMs of a layer tokens are divided over tp, and so are "
          "the activations of norms, residuals and dropout and what stages send");
+  s.choice("embedding", &Parallel::embedding,
+           "the rows of the token embedding over tp: sharded; replicated: all on each rank, which takes the memory of "
+           "the whole matrix and saves a sum over tp of each microbatch");
   s.add("order", fmt::format("string: names of axes joined by '-', each once: {}", base::join(words_of(dense_axes))),
         "axes of the mesh, neighbouring ranks first; one of size 1 may be left out", nullptr, read_mesh_order,
         [](Config const& config) { return toml_string(config.parallel.order); });

@@ -62,12 +62,29 @@ void check_backend(Check const& c) {
   }
 }
 
+/// A matrix that is also the head's is divided, as the head is.
+void check_embedding(Check const& c) {
+  constexpr auto key = "parallel.embedding";
+  if (!c.known({key, "parallel.tp", "parallel.pp"}) || !c.config.replicates_embedding()) return;
+  auto const& m = c.config.model;
+  if (c.known({"model.tied_embeddings"}) && m.tied_embeddings)
+    c.error({key, "model.tied_embeddings"},
+            "parallel.embedding = \"sharded\" where the embedding is the head, too: tp divides its rows",
+            "\"replicated\" with tied_embeddings = true",
+            "set parallel.embedding to \"sharded\", or model.tied_embeddings to false");
+  if (c.known({"pipeline.vocab_parallel"}) && c.config.divides_vocabulary())
+    c.error({key, "pipeline.vocab_parallel"},
+            "parallel.embedding = \"sharded\" with pipeline.vocab_parallel, which divides the rows over all stages",
+            "\"replicated\" with vocab_parallel = true", "remove one of them");
+}
+
 }  // namespace
 
 void check_parallel(Check const& check) {
   check_batch(check);
   check_all_reduce(check);
   check_backend(check);
+  check_embedding(check);
 }
 
 }  // namespace p3d::config

@@ -128,7 +128,7 @@ bool PosixFile::is_local() const {
 }
 
 namespace {
-constexpr char const* turns_folder = "/dev/shm";  ///< whose lock is the turn of all p3d processes of a node
+constexpr char const* turns_folder = "/dev/shm";  ///< its lock is the turn of all p3d processes of a node
 
 /// Seconds after which a process writes without the lock: well before its wait looks like a disk that hangs.
 double turn_patience() { return std::min(5.0, 0.5 * file_timeout()); }

@@ -35,7 +35,10 @@ std::vector<Split> splits_of(Cut cut) {
 class Builder {
 public:
   explicit Builder(config::Config const& config)
-      : m_(config.model), sequence_(config.parallel.sequence), over_pipeline_(config.divides_vocabulary()) {}
+      : m_(config.model),
+        sequence_(config.parallel.sequence),
+        over_pipeline_(config.divides_vocabulary()),
+        whole_embedding_(config.replicates_embedding()) {}
 
   std::vector<ParamSpec> build() {
     embedding();
@@ -94,8 +97,9 @@ private:
   }
 
   void embedding() {
-    auto& token = matrix("embed.token.weight", -1, m_.vocab_size, m_.hidden, by_rows, base_std);
-    divide_vocabulary(token);
+    auto const cut = whole_embedding_ ? replicated : by_rows;
+    auto& token = matrix("embed.token.weight", -1, m_.vocab_size, m_.hidden, cut, base_std);
+    if (!whole_embedding_) divide_vocabulary(token);
     token.tied = m_.last_reads_embedding() && !over_pipeline_;  // divided over pp, a rank has the same rows of both
     if (m_.position == config::Position::learned) {
       matrix("embed.position.weight", -1, m_.seq_len, m_.hidden, replicated, base_std);
@@ -253,7 +257,7 @@ private:
   double residual_std() const { return base_std / std::sqrt(2.0 * static_cast<double>(m_.layers)); }
 
   config::Model const& m_;
-  bool sequence_, over_pipeline_;
+  bool sequence_, over_pipeline_, whole_embedding_;
   std::vector<ParamSpec> specs_;
 };
 

@@ -103,6 +103,7 @@ Decoder<P>::Decoder(config::Config const& c, layout::StageMap const& stages, int
       vocab_(divided_ ? parallel::vocab_shard(c.model.vocab_size, c.parallel.pp * tp.size(),
                                               stages.pipeline_rank(stage) * tp.size() + tp.rank())
                       : parallel::vocab_shard(c.model.vocab_size, tp)),
+      embedding_(divided_ ? vocab_ : parallel::embedding_shard(c.model.vocab_size, tp, c.replicates_embedding())),
       cache_rows_(texts * cache_of(c).heads),
       key_columns_(capacity * cache_of(c).key),
       value_columns_(capacity * cache_of(c).value),
@@ -147,7 +148,7 @@ void Decoder<P>::forward(StageWeights<P> const& w) {
 
 template <class P>
 void Decoder<P>::embed(StageWeights<P> const& w) {
-  parallel::vocab_embedding_forward<S>(*tp_, vocab_, scratch_->tokens(), w.embedding.value, scratch_->x());
+  parallel::vocab_embedding_forward<S>(*tp_, embedding_, scratch_->tokens(), w.embedding.value, scratch_->x(), {});
 }
 
 template <class P>

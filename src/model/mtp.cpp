@@ -2,7 +2,6 @@
 #include <p3d/model/mtp.hpp>
 
 #include <p3d/kernels/elementwise.hpp>
-#include <p3d/kernels/embedding.hpp>
 #include <p3d/parallel/linear.hpp>
 
 namespace p3d::model {
@@ -30,9 +29,8 @@ template <class P>
 void MtpBlock<P>::forward(MtpWeights<P> const& w, SharedEmbedding<P> const& embedding, LayerCall<P> const& c,
                           View2<S const> previous, MtpActivations<P> const& a) {
   auto const& exec = tp_->exec;
-  auto const sums = tp_->sequence ? c.t.branch : a.embedded;
-  parallel::vocab_embedding_forward<S>(*tp_, embedding.shard, embedding.tokens, embedding.weight.value, sums);
-  if (tp_->sequence) Kokkos::deep_copy(exec, a.embedded, own_rows(*tp_, sums));
+  parallel::vocab_embedding_forward<S>(*tp_, embedding.shard, embedding.tokens, embedding.weight.value, a.embedded,
+                                       c.t.branch);
   norm_.forward(exec, w.enorm, a.embedded, a.enorm());
   norm_.forward(exec, w.hnorm, previous, a.hnorm());
   Halves<S const> const weight(w.eh_proj.value);
@@ -61,8 +59,8 @@ View2<typename P::Storage> MtpBlock<P>::backward(MtpWeights<P> const& w, SharedE
   parallel::local_linear_backward_input<S>(*tp_, a.output, weight.hidden, a.hnorm_y);
   norm_.backward(exec, w.enorm, a.enorm_y, a.embedded, a.enorm(), Store::overwrite, a.embedded);
   norm_.backward(exec, w.hnorm, a.hnorm_y, previous, a.hnorm(), Store::overwrite, a.input);
-  auto whole = parallel::start_gather_rows<S>(*tp_, a.embedded, c.t.branch);
-  kernels::embedding_backward<S, G>(exec, embedding.tokens, whole.wait(), embedding.shard.begin, embedding.weight.grad);
+  parallel::vocab_embedding_backward<S, G>(*tp_, embedding.shard, embedding.tokens, a.embedded, c.t.branch,
+                                           embedding.weight.grad);
   return a.input;
 }
 

@@ -247,6 +247,7 @@ Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
   layer_begin_.push_back(static_cast<std::size_t>(tail - items.begin()));
 
   vocab_ = parallel::vocab_shard(c.model.vocab_size, tp);
+  embedding_ = parallel::embedding_shard(c.model.vocab_size, tp, c.replicates_embedding());
   if (first_)
     embed_dropout_ = kernels::make_dropout(c.model.dropout, c.run.seed, "dropout.embed", c.model.embedding_multiplier);
 }
@@ -312,11 +313,9 @@ template <class P>
 void Stage<P>::embed(StageWeights<P> const& w, ActivationSlot& s, bool training) {
   auto const x = s.x.front();
   auto const rows = own_rows(*tp_, s.rows);
-  if (!vocabulary_elsewhere_) {
-    auto const sums = tp_->sequence ? forward_.scratch->block.branch : x;
-    parallel::vocab_embedding_forward<S>(*tp_, vocab_, s.tokens, w.embedding.value, sums);
-    if (tp_->sequence) Kokkos::deep_copy(tp_->exec, x, own_rows(*tp_, sums));
-  }
+  if (!vocabulary_elsewhere_)
+    parallel::vocab_embedding_forward<S>(*tp_, embedding_, s.tokens, w.embedding.value, x,
+                                         forward_.scratch->block.branch);
   if (w.positions.value.extent(0) > 0) kernels::position_forward<S>(tp_->exec, rows, w.positions.value, x);
   kernels::dropout_in_place<S>(tp_->exec, rows, training ? embed_dropout_ : embed_dropout_.off(), x);
 }
@@ -387,7 +386,7 @@ LayerCall<P> Stage<P>::mtp_call(StageWeights<P> const& w, ActivationSlot& s, Wor
 template <class P>
 SharedEmbedding<P> Stage<P>::mtp_embedding(StageWeights<P> const& w, ActivationSlot const& s, std::size_t k) const {
   // A block reads the tokens that the block before it, or the model, is to predict.
-  return {w.embedding, vocab_, k == 0 ? s.targets : s.mtp[k - 1].targets};
+  return {w.embedding, embedding_, k == 0 ? s.targets : s.mtp[k - 1].targets};
 }
 
 namespace {
@@ -581,14 +580,11 @@ void Stage<P>::finish_input_gradient(ActivationSlot& s) {
 
 template <class P>
 void Stage<P>::embed_backward(StageWeights<P> const& w, ActivationSlot& s, View2<S> d) {
-  auto& exec = tp_->exec;
-  auto const rows = own_rows(*tp_, s.rows);
-  parallel::WholeRows<S> whole;
-  if (!vocabulary_elsewhere_) whole = parallel::start_gather_rows<S>(*tp_, d, backward_.scratch->block.branch);
   if (w.positions.grad.extent(0) > 0)
-    kernels::position_backward<S, typename P::Gradient>(exec, rows, d, w.positions.grad);
+    kernels::position_backward<S, typename P::Gradient>(tp_->exec, own_rows(*tp_, s.rows), d, w.positions.grad);
   if (!vocabulary_elsewhere_)
-    kernels::embedding_backward<S, typename P::Gradient>(exec, s.tokens, whole.wait(), vocab_.begin, w.embedding.grad);
+    parallel::vocab_embedding_backward<S, typename P::Gradient>(*tp_, embedding_, s.tokens, d,
+                                                                backward_.scratch->block.branch, w.embedding.grad);
 }
 
 #define P3D_INSTANTIATE(P)      \

@@ -4,7 +4,6 @@
 #include <p3d/base/error.hpp>
 #include <p3d/device/guard.hpp>
 #include <p3d/kernels/cross_entropy.hpp>
-#include <p3d/kernels/embedding.hpp>
 
 #include <algorithm>
 
@@ -35,9 +34,7 @@ void VocabularyPart<P>::copy(std::span<int const> from, View1<int> to) const {
 template <class P>
 void VocabularyPart<P>::embed_forward(StageWeights<P> const& w, int slot) {
   auto& s = embeds_[at(slot)];
-  auto const whole = tp_->sequence ? scratch_->block.branch : s.rows;
-  parallel::vocab_embedding_forward<S>(*tp_, shard_, s.tokens, w.embedding.value, whole);
-  if (tp_->sequence) Kokkos::deep_copy(tp_->exec, s.rows, own_rows(*tp_, whole));
+  parallel::vocab_embedding_forward<S>(*tp_, shard_, s.tokens, w.embedding.value, s.rows, scratch_->block.branch);
 }
 
 template <class P>
@@ -80,9 +77,8 @@ void VocabularyPart<P>::head_backward(StageWeights<P> const& w, int slot, bool c
 template <class P>
 void VocabularyPart<P>::embed_backward(StageWeights<P> const& w, int slot) {
   auto& s = gradients_[at(slot)];
-  auto whole = parallel::start_gather_rows<S>(*tp_, s.rows, scratch_->block.branch);
-  kernels::embedding_backward<S, typename P::Gradient>(tp_->exec, s.tokens, whole.wait(), shard_.begin,
-                                                       w.embedding.grad);
+  parallel::vocab_embedding_backward<S, typename P::Gradient>(*tp_, shard_, s.tokens, s.rows, scratch_->block.branch,
+                                                              w.embedding.grad);
 }
 
 #define P3D_INSTANTIATE(P) template class VocabularyPart<P>;

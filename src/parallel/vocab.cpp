@@ -19,11 +19,36 @@ VocabShard vocab_shard(std::int64_t vocab_size, int blocks, int number) {
   return {shard.begin, shard.size(), std::clamp<std::int64_t>(vocab_size - shard.begin, 0, shard.size())};
 }
 
+VocabShard embedding_shard(std::int64_t vocab_size, TensorParallel const& tp, bool replicated) {
+  return replicated ? VocabShard{0, vocab_size, vocab_size, true} : vocab_shard(vocab_size, tp);
+}
+
+namespace {
+/// The tokens of this rank's rows.
+View1<int const> own_tokens(TensorParallel const& tp, View1<int const> tokens) {
+  if (!tp.sequence) return tokens;
+  auto const own = layout::even_share(static_cast<std::int64_t>(tokens.extent(0)), tp.size(), tp.rank());
+  return View1<int const>(tokens.data() + own.begin, static_cast<std::size_t>(own.size()));
+}
+}  // namespace
+
 template <class S>
 void vocab_embedding_forward(TensorParallel& tp, VocabShard const& shard, View1<int const> tokens,
-                             View2<S const> weight, View2<S> out) {
-  kernels::embedding_forward<S>(tp.exec, tokens, weight, shard.begin, out);
-  start_sum_rows<S>(tp, out).wait();
+                             View2<S const> weight, View2<S> out, View2<S> all) {
+  if (shard.whole) return kernels::embedding_forward<S>(tp.exec, own_tokens(tp, tokens), weight, shard.begin, out);
+  auto const sums = tp.sequence ? all : out;
+  kernels::embedding_forward<S>(tp.exec, tokens, weight, shard.begin, sums);
+  start_sum_rows<S>(tp, sums).wait();
+  if (tp.sequence) Kokkos::deep_copy(tp.exec, out, own_rows(tp, sums));
+}
+
+template <class S, class G>
+void vocab_embedding_backward(TensorParallel& tp, VocabShard const& shard, View1<int const> tokens, View2<S const> dout,
+                              View2<S> all, View2<G> dweight) {
+  if (shard.whole)
+    return kernels::embedding_backward<S, G>(tp.exec, own_tokens(tp, tokens), dout, shard.begin, dweight);
+  auto whole = start_gather_rows<S>(tp, dout, all);
+  kernels::embedding_backward<S, G>(tp.exec, tokens, whole.wait(), shard.begin, dweight);
 }
 
 template <class S>
@@ -48,13 +73,21 @@ void vocab_loss_backward(TensorParallel& tp, VocabShard const& shard, View1<int 
 
 #define P3D_INSTANTIATE(S)                                                                                       \
   template void vocab_embedding_forward<S>(TensorParallel&, VocabShard const&, View1<int const>, View2<S const>, \
-                                           View2<S>);                                                            \
+                                           View2<S>, View2<S>);                                                  \
   template void vocab_loss_forward<S>(TensorParallel&, VocabShard const&, View2<S const>, View1<int const>,      \
                                       LossBuffers<device::accumulate_t<S>> const&, View1<double>);               \
   template void vocab_loss_backward<S>(TensorParallel&, VocabShard const&, View1<int const>,                     \
                                        View1<device::accumulate_t<S> const>, device::accumulate_t<S>, View2<S>,  \
                                        double);
 P3D_STORAGE_TYPES(P3D_INSTANTIATE)
+#undef P3D_INSTANTIATE
+
+#define P3D_INSTANTIATE(P) P3D_INSTANTIATE_FOR(P::Storage, P::Gradient)
+#define P3D_INSTANTIATE_FOR(S, G)                                                                                    \
+  template void vocab_embedding_backward<S, G>(TensorParallel&, VocabShard const&, View1<int const>, View2<S const>, \
+                                               View2<S>, View2<G>);
+P3D_POLICIES(P3D_INSTANTIATE)
+#undef P3D_INSTANTIATE_FOR
 #undef P3D_INSTANTIATE
 
 }  // namespace p3d::parallel

@@ -217,10 +217,13 @@ private:
   std::vector<Pipeline> pipelines(std::int64_t pp, std::int64_t microbatches) const {
     std::vector<Pipeline> out;
     bool const vocabulary = base_.pipeline.vocab_parallel, either = free("pipeline.vocab_parallel") && pp > 1;
-    bool const divides = !(base_.model.mtp.on() && pp > 1);  // blocks of multi-token prediction read it whole
+    // Blocks of multi-token prediction read it whole.
+    bool const divides = !(base_.model.mtp.on() && pp > 1) && base_.parallel.embedding == config::Embedding::sharded;
     auto const add = [&](Order order, int virtual_stages) {
-      if (either || !vocabulary) out.push_back({order, virtual_stages, false});
-      if ((either || vocabulary) && divides) out.push_back({order, virtual_stages, true});
+      Pipeline one{order, virtual_stages};
+      if (either || !vocabulary) out.push_back(one);
+      one.vocabulary = true;
+      if ((either || vocabulary) && divides) out.push_back(one);
     };
     if (!free("pipeline.schedule") || !free("pipeline.virtual_stages")) {
       add(Order::one_f_one_b, base_.pipeline.virtual_stages);

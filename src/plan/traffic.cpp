@@ -53,11 +53,12 @@ Counts remade(layout::StageRecompute const& r, bool norms_after, Inputs const& i
 }
 
 /// Adds the collectives of the blocks of multi-token prediction in an action of the last stage: those of a layer, of an
-/// embedding and of a head. All of their backward comes with the input part.
-void add_prediction(config::Mtp const& mtp, Inputs const& inputs, schedule::Op op, Counts& all, double& losses) {
+/// embedding, which has `look_up` of each, and of a head. All of their backward comes with the input part.
+void add_prediction(config::Mtp const& mtp, double look_up, Inputs const& inputs, schedule::Op op, Counts& all,
+                    double& losses) {
   auto const blocks = static_cast<double>(mtp.depth);
   if (op == schedule::Op::forward) {
-    all.sums += 3 * blocks;
+    all.sums += (2 + look_up) * blocks;
     all.gathers += (inputs.whole + 1) * blocks;
     all.latent_gathers += inputs.latent * blocks;
     all.norms += blocks;
@@ -66,7 +67,7 @@ void add_prediction(config::Mtp const& mtp, Inputs const& inputs, schedule::Op o
   if (!schedule::makes_input_gradient(op) || mtp.loss_weight == 0) return;
   all.sums += (inputs.whole + 1) * blocks;
   all.latent_sums += inputs.latent * blocks;
-  all.gathers += (2 + inputs.whole + 2) * blocks;
+  all.gathers += (2 + inputs.whole + 1 + look_up) * blocks;
   all.latent_gathers += inputs.latent * blocks;
   all.norms += blocks;
 }
@@ -80,13 +81,15 @@ TensorTraffic tensor_traffic(config::Config const& config, layout::StageMap cons
   Counts all;
   Inputs const inputs(config);
   double losses = 0;
+  double const look_up = config.replicates_embedding() ? 0 : 1;  // collectives of an embedding
   for (auto const& a : program.ranks[static_cast<std::size_t>(pipeline_rank)]) {
     all.sums += a.op == Op::embed_forward || a.op == Op::head_backward ? 1 : 0;
     all.gathers += schedule::is_vocabulary(a.op) && a.op != Op::embed_forward ? 1 : 0;
     if (!schedule::is_compute(a.op)) continue;
     double const layers = stages.num_layers(a.stage);
     bool const whole = !program.divides_vocabulary;
-    double const first = stages.is_first(a.stage) && whole ? 1 : 0, last = stages.is_last(a.stage) && whole ? 1 : 0;
+    double const first = stages.is_first(a.stage) && whole ? look_up : 0,
+                 last = stages.is_last(a.stage) && whole ? 1 : 0;
     if (a.op == Op::forward) {
       all.sums += 2 * layers + first;
       all.gathers += inputs.whole * layers + last;
@@ -117,7 +120,7 @@ TensorTraffic tensor_traffic(config::Config const& config, layout::StageMap cons
       all.gathers += 2 * layers;
       all.latent_gathers += inputs.weight_latent * layers;
     }
-    if (stages.is_last(a.stage)) add_prediction(config.model.mtp, inputs, a.op, all, losses);
+    if (stages.is_last(a.stage)) add_prediction(config.model.mtp, look_up, inputs, a.op, all, losses);
   }
   auto const here = layout::context_division(config).share_of_place(context_rank).size();
   auto const tokens = static_cast<double>(config.batch.micro * here);

@@ -54,6 +54,8 @@ std::vector<Model> models(int ranks) {
        "model.attention_sinks=true", "model.rope_scaling=longrope", "model.rope_original_seq_len=10",
        "model.rope_short_factors=[1.0, 1.0]", "model.rope_long_factors=[1.5, 3.0]", "model.rope_scaling_factor=1.6"});
   out.push_back(std::move(latent));
+  // Where the head is another matrix, every rank of tp may have the whole embedding.
+  for (auto* model : {&out[1], &out.back()}) model->overrides.emplace_back("parallel.embedding=replicated");
   // Norms behind sub-layers, and on both sides with pairs of neighbours, multipliers and caps that are reached.
   out[3].overrides.insert(out[3].overrides.end(), {"model.qk_norm=full", "model.norm_placement=post"});  // llama-untied
   out[2].overrides.insert(

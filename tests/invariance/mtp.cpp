@@ -54,21 +54,22 @@ std::vector<Case> cases() {
                       "model.moe.score=sigmoid", "model.moe.shared_ffn=16", "model.moe.bias_update_rate=0.05"};
   Words const latent{"model.mla.kv_lora_rank=10", "model.mla.q_lora_rank=8", "model.mla.qk_nope_head_dim=4",
                      "model.mla.qk_rope_head_dim=4", "model.mla.v_head_dim=6"};
-  return {
-      {"untied", {"model.mtp.depth=1", "model.tied_embeddings=false"}},
-      {"packed",
-       {"model.mtp.depth=3", "model.mtp.loss_weight=0.7", "data.pack=true", "data.eod_token=32",
-        "model.tied_embeddings=true", "model.logits_softcap=4"}},
-      {"deepseek",
-       test::joined({experts,
-                     latent,
-                     {"model.mtp.depth=2", "model.mtp.loss_weight=0.5", "data.eod_token=10", "data.eod_mask_loss=true",
-                      "data.reset_positions=true", "model.tied_embeddings=false", "model.moe.first_dense=1",
-                      "model.moe.aux_loss=sequence", "model.moe.aux_coefficient=0.1", "model.moe.z_coefficient=0.01"}}),
-       true},
-      {"sandwich",
-       {"model.mtp.depth=1", "model.tied_embeddings=false", "model.norm=layernorm", "model.bias=true",
-        "model.norm_placement=sandwich", "model.window=[5, 0]", "model.rope_layers=[1, 0, 1]"}}};
+  return {{"untied", {"model.mtp.depth=1", "model.tied_embeddings=false"}},
+          {"packed",
+           {"model.mtp.depth=3", "model.mtp.loss_weight=0.7", "data.pack=true", "data.eod_token=32",
+            "model.tied_embeddings=true", "model.logits_softcap=4"}},
+          {"deepseek",
+           test::joined({experts,
+                         latent,
+                         {"model.mtp.depth=2", "model.mtp.loss_weight=0.5", "data.eod_token=10",
+                          "data.eod_mask_loss=true", "data.reset_positions=true", "model.tied_embeddings=false",
+                          "model.moe.first_dense=1", "model.moe.aux_loss=sequence", "model.moe.aux_coefficient=0.1",
+                          "model.moe.z_coefficient=0.01", "parallel.embedding=replicated"}}),
+           true},
+          {"sandwich",
+           {"model.mtp.depth=1", "model.tied_embeddings=false", "model.norm=layernorm", "model.bias=true",
+            "model.norm_placement=sandwich", "model.window=[5, 0]", "model.rope_layers=[1, 0, 1]",
+            "parallel.embedding=replicated"}}};
 }
 
 /// Divisions of the ranks, each with something else that must go with it in turn; with `full` each with all of it.

@@ -5,6 +5,7 @@ The library in P3D_FILE_SHIM lets the call wait, for ever or for some seconds.""
 import fcntl
 import os
 import pathlib
+import subprocess
 import tempfile
 import time
 import unittest
@@ -91,13 +92,16 @@ class Frozen(unittest.TestCase):
         its turn for longer than comm.timeout_s; rank 0, which has no locks, does not take it for hung."""
         with tempfile.TemporaryDirectory(prefix="p3d-turn-") as name:
             folder = pathlib.Path(name)
+            kind = subprocess.run(["stat", "-f", "-c", "%T", name], stdout=subprocess.PIPE, text=True).stdout.strip()
+            if kind not in ("ext2/ext3", "xfs", "btrfs"):
+                self.skipTest(f"writers take no turns on {kind}")
             restarts.write_inputs(folder)
             turns = os.open("/dev/shm", os.O_RDONLY)
             self.addCleanup(os.close, turns)
             fcntl.flock(turns, fcntl.LOCK_EX)
             run = restarts.start(folder, 2, "parallel.tp=2", "run.output_dir=run", "run.steps=2",
-                                 "checkpoint.every=end", "comm.timeout_s=1", "run.file_timeout_s=5", rules="none:lock:/dev/shm:0",
-                                 rank=0, name="turn")
+                                 "checkpoint.every=end", "comm.timeout_s=3", rules="none:lock:/dev/shm:0", rank=0,
+                                 name="turn")
             code, out, err = restarts.finish(run)
             self.assertEqual(code, 0, out + err)
             self.assertIn("Checkpoint of step 2:", out)

@@ -101,10 +101,15 @@ struct Run {
   bool operator==(Run const&) const = default;
 };
 
+/// The place of the token embedding's rows: they are divided over tp, or each rank of tp has all of them.
+enum class Embedding { sharded, replicated };
+constexpr auto enum_names(Embedding) { return std::array{"sharded", "replicated"}; }
+
 /// [parallel]: the size of every axis (the members of PerAxis), and the keys below.
 struct Parallel : PerAxis {
   std::string order = names(dense_axes, "-");  ///< axes, fastest (neighbouring ranks) first
   bool sequence = false;  ///< tokens are divided over tp where weights are not (Korthikanti et al., arXiv 2205.05198)
+  Embedding embedding = Embedding::sharded;
   /// The sizes are those of the input, or p3d chooses them by [plan].
   LayoutChoice layout = LayoutChoice::given;
   bool operator==(Parallel const&) const = default;
@@ -377,6 +382,8 @@ struct Config {
   int num_ranks() const { return static_cast<int>(parallel.product(dense_axes)); }
   /// True when each pipeline rank has some rows of the embedding and of the output layer.
   bool divides_vocabulary() const { return pipeline.vocab_parallel && parallel.pp > 1; }
+  /// True when ranks of tp hold all rows of the token embedding each.
+  bool replicates_embedding() const { return parallel.embedding == Embedding::replicated && parallel.tp > 1; }
   bool operator==(Config const&) const = default;
 };
 

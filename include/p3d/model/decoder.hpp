@@ -101,7 +101,7 @@ private:
   std::vector<TransformerBlock<P>> blocks_;
   NormLayer<P> final_norm_;
   double embedding_multiplier_, logits_scaling_, logits_softcap_;
-  parallel::VocabShard vocab_;
+  parallel::VocabShard vocab_, embedding_;
   std::int64_t cache_rows_, key_columns_, value_columns_;  ///< shapes of the caches of a layer
   device::Owned1<S> caches_;                               ///< keys, then values, of layer after layer
   device::Owned1<S> queries_, outputs_;                    ///< KeyValueCache, of as many rows as there are texts

@@ -290,7 +290,7 @@ private:
   std::vector<MemoryPiece> slot_memory_, rebuilt_memory_;
   std::vector<int> free_rebuilt_;
   Opened forward_, backward_;
-  parallel::VocabShard vocab_;
+  parallel::VocabShard vocab_, embedding_;
   NormLayer<P> final_norm_;
   kernels::Dropout embed_dropout_;
   /// The numbers that `ready` is told: parameters [layer_begin_[l], layer_begin_[l + 1]) belong to local layer l;

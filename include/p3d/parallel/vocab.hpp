@@ -15,18 +15,29 @@ struct VocabShard {
   std::int64_t begin = 0;       ///< global number of the first local row
   std::int64_t rows = 0;        ///< local rows, padding included
   std::int64_t valid_rows = 0;  ///< local rows that exist in the vocabulary
+  bool whole = false;           ///< each rank of tp has all rows, for the tokens of its own rows
 };
 
 /// The shard of this rank, of a vocabulary padded to a multiple of tp.
 VocabShard vocab_shard(std::int64_t vocab_size, TensorParallel const& tp);
 /// Block `number` of a vocabulary in `blocks` equal blocks.
 VocabShard vocab_shard(std::int64_t vocab_size, int blocks, int number);
+/// The shard of an embedding: that of vocab_shard(), or all rows (parallel.embedding = "replicated").
+VocabShard embedding_shard(std::int64_t vocab_size, TensorParallel const& tp, bool replicated);
 
-/// out [tokens, hidden] = rows of the global table. It takes one all-reduce of tokens x hidden; under sequence
-/// parallelism one reduce-scatter, and only own_rows(out) (rows.hpp) hold results.
+/// out [own rows, hidden] = the rows of `tokens` [N] of the global table; own rows are own_rows() (rows.hpp) of N.
+/// `all` [N, hidden] is memory for sequence parallelism; without, it may be empty. It takes one all-reduce of N x
+/// hidden, under sequence parallelism one reduce-scatter, and no message where the shard is whole.
 template <class S>
 void vocab_embedding_forward(TensorParallel& tp, VocabShard const& shard, View1<int const> tokens,
-                             View2<S const> weight, View2<S> out);
+                             View2<S const> weight, View2<S> out, View2<S> all);
+
+/// dweight += the gradient of vocab_embedding_forward(); `dout` [own rows, hidden] and `all` as there. It takes one
+/// all-gather of N x hidden under sequence parallelism. A whole shard's gradient is that of the rank's own rows alone,
+/// without a message.
+template <class S, class G>
+void vocab_embedding_backward(TensorParallel& tp, VocabShard const& shard, View1<int const> tokens, View2<S const> dout,
+                              View2<S> all, View2<G> dweight);
 
 /// Buffers of the loss, in the type A of its sums: lse [tokens], one for each activation slot; row_max [tokens] and
 /// sums [2, tokens], which all slots share.

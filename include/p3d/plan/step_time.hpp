@@ -34,7 +34,7 @@ enum class TimePart {
   bubble,        ///< the pipeline fills and empties; stages of unequal length
   messages,      ///< between stages
   data,          ///< reduction and gathering over dp that nothing hides
-  embeddings,    ///< the sum of the embedding of the first and the last stage, where both read it
+  embeddings,    ///< sums of the embedding: of the first and the last stage, or over tp, where both read it
   optimizer,     ///< the update
   jitter         ///< the slowest of all ranks over the mean one
 };

@@ -33,6 +33,7 @@ FEATURES = {
     "data": (inputs.data, 5, {}),
     "variable": (inputs.variable, 2, {}),
     "vocabulary": (layouts.vocabulary, 1, {"pipeline": 12}),
+    "embedding": (layouts.embedding, 3, {}),
     "lookahead": (layouts.lookahead, 1, {"pipeline": 3}),
     "sequence": (layouts.sequence, 4, {}),
     "sums": (layouts.sums, 3, {}),

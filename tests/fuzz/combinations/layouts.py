@@ -42,6 +42,11 @@ def order(f):
     f.set(parallel__order="-".join(names))
 
 
+def embedding(f):
+    if f.tp > 1 and not f.tied and not f.has("pipeline.vocab_parallel"):
+        f.set(parallel__embedding=f.draw.among("replicated", "replicated", "sharded"))
+
+
 def sequence(f):
     if f.tp > 1 and f.micro * (f.seq_len // f.cp) >= f.tp:
         f.set(parallel__sequence=True)

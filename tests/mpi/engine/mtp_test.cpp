@@ -155,7 +155,8 @@ TEST(Mtp, BytesOverTpAreThoseOfThePlan) {
   for (auto const& more :
        {Keys{}, Keys{"parallel.sequence=true"}, Keys{"parallel.sequence=true", "memory.recompute=full"},
         test::joined({latent(), {"parallel.sequence=true"}}), latent(), Keys{"model.mtp.loss_weight=0.0"},
-        Keys{"parallel.sequence=true", "model.mtp.depth=1"}}) {
+        Keys{"parallel.sequence=true", "model.mtp.depth=1"},
+        Keys{"parallel.sequence=true", "parallel.embedding=replicated"}, Keys{"parallel.embedding=replicated"}}) {
     auto const keys = test::joined({{test::licence_text(), "batch.global=3", fmt::format("parallel.tp={}", t)}, more});
     auto const c = make_config(t, keys);
     Trainer trainer(c, world);

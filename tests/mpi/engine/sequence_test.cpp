@@ -149,12 +149,13 @@ std::vector<Case> cases(int ranks) {
       parameters{"memory.shard=parameters", "memory.gather=microbatch", "memory.shard_layers=2"},
       each{"memory.shard=gradients", "memory.reduce=microbatch"}, disk{"memory.offload_activations=disk"},
       hybrid{"batch.global=12", "memory.shard=parameters", "memory.shard_over=2"},
-      untied{"model.tied_embeddings=false"}, vocabulary{"pipeline.vocab_parallel=true"};
-  std::vector<Case> const all{{1, 2, 1, "1f1b", {none, full, list, norm, groups, sums, some, disk, untied}},
+      untied{"model.tied_embeddings=false"}, everywhere{"model.tied_embeddings=false", "parallel.embedding=replicated"},
+      vocabulary{"pipeline.vocab_parallel=true"};
+  std::vector<Case> const all{{1, 2, 1, "1f1b", {none, full, list, norm, groups, sums, some, disk, untied, everywhere}},
                               {1, 3, 1, "gpipe", {none, full, norm}},
                               {1, 4, 1, "1f1b", {sums}},
                               {1, 2, 2, "1f1b", {full}},
-                              {1, 2, 2, "zb_h1", {none, norm, groups, sums, disk, untied}},
+                              {1, 2, 2, "zb_h1", {none, norm, groups, sums, disk, untied, everywhere}},
                               {1, 2, 2, "interleaved_1f1b", {list}},
                               {1, 2, 2, "zb_v", {full, list}},
                               {1, 2, 2, "zb_v", {vocabulary}},
@@ -342,6 +343,13 @@ TEST(Sequence, BytesAreThoseOfTheTable) {
                 .all_gather = (t - 1) * microbatches * gathers * n};
   };
   EXPECT_EQ(sent({}), expected(4 * layers + 2, 0, 0, 0));
+  // An embedding on every rank of tp has no sum, and no gather of its gradient.
+  std::string const on = "parallel.sequence=true";
+  Keys const everywhere{"parallel.embedding=replicated", "model.tied_embeddings=false"};
+  EXPECT_EQ(sent(everywhere), expected(4 * layers + 1, 0, 0, 0));
+  auto const looked_up = gradients_over_tp(make_config(false, t, joined({tp, on}, everywhere)));
+  EXPECT_GE(looked_up, 8 * 256 * 24);
+  EXPECT_EQ(sent(joined({on}, everywhere)), expected(0, 4 * layers + 1, 6 * layers + 2, looked_up));
   // A norm of all heads: 2 numbers a token in both passes, and once more where a layer is recomputed. A norm of each
   // head: the gradients of its weights.
   auto const with = [&](std::int64_t sums, std::int64_t norms, std::int64_t weights) {
@@ -359,7 +367,6 @@ TEST(Sequence, BytesAreThoseOfTheTable) {
   EXPECT_EQ(sent({behind, "memory.recompute=full"}), expected(6 * layers + 2, 0, 0, 0));
   EXPECT_EQ(sent({behind, "memory.recompute=full", "memory.recompute_communication=false"}),
             expected(4 * layers + 2, 0, 0, 0));
-  std::string const on = "parallel.sequence=true";
   auto const gradients = gradients_over_tp(make_config(false, t, {tp, on}));
   // Norms, the biases behind row-parallel matrices, positions.
   EXPECT_GE(gradients, 8 * (layers * 6 * 24 + 2 * 24 + 7 * 24));

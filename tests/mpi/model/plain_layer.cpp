@@ -163,8 +163,7 @@ Plain PlainLayer::attend(Plain const& q, Plain const& k, Plain const& v) const {
         sum += p.back();
       }
       for (std::int64_t key = 0; key <= query; ++key) {
-        auto const weight =
-            keep(sample, (h * length + query) * length + key) * p[static_cast<std::size_t>(key)] / sum;
+        auto const weight = keep(sample, (h * length + query) * length + key) * p[static_cast<std::size_t>(key)] / sum;
         for (std::int64_t e = 0; e < width; ++e)
           out(r, h * width + e) += weight * v(sample * length + key, kv * width + e);
       }
@@ -266,8 +265,8 @@ Plain PlainLayer::add(Plain const& x, Plain branch, std::string const& bias, std
   auto const keep = kept(site);
   for (std::int64_t r = 0; r < x.rows; ++r)
     for (std::int64_t i = 0; i < x.cols; ++i)
-      y(r, i) += c_.model.residual_multiplier * keep(r / c_.model.seq_len, r % c_.model.seq_len * x.cols + i) *
-                 branch(r, i);
+      y(r, i) +=
+          c_.model.residual_multiplier * keep(r / c_.model.seq_len, r % c_.model.seq_len * x.cols + i) * branch(r, i);
   return y;
 }
 

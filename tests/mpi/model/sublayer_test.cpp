@@ -177,7 +177,8 @@ void expect_equal(std::string const& what, Plain const& expected, std::int64_t r
 }
 
 /// test::derivative(), whose elements the ranks share out.
-Plain derivative(Plain& x, Plain const& gradient, std::function<Plain()> const& result, comm::Communicator const& world) {
+Plain derivative(Plain& x, Plain const& gradient, std::function<Plain()> const& result,
+                 comm::Communicator const& world) {
   auto out = test::derivative(x, gradient, result,
                               {static_cast<std::size_t>(world.rank()), static_cast<std::size_t>(world.size())});
   MPI_Allreduce(MPI_IN_PLACE, out.data.data(), 2 * static_cast<int>(out.data.size()), MPI_DOUBLE, MPI_SUM,

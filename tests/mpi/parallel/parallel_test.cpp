@@ -241,12 +241,35 @@ TEST_F(Parallel, VocabEmbeddingLooksUpOnEveryRank) {
   auto const host = device::host_mirror(numbers);
   for (std::int64_t r = 0; r < tokens; ++r) host(r) = static_cast<int>((r * r + vocab - 1) % vocab);
   Kokkos::deep_copy(numbers, host);
-  auto const out = zeros(tokens, hidden);
-  Kokkos::deep_copy(out, 99.0);
-  parallel::vocab_embedding_forward<double>(tp, shard, numbers, block("wte", shard.begin, shard.rows, 0, hidden), out);
-  auto const found = device::host_copy(out);
-  for (std::int64_t r = 0; r < tokens; ++r)
-    for (std::int64_t c = 0; c < hidden; ++c) ASSERT_EQ(found(r, c), element("wte", host(r), c)) << r << ',' << c;
+  auto const whole = parallel::embedding_shard(vocab, tp, true);
+  EXPECT_EQ(whole.rows, vocab);
+  for (bool const sequence : {false, true}) {
+    tp.sequence = sequence && size > 1;
+    auto const own = tp.sequence ? layout::even_share(tokens, static_cast<int>(size), static_cast<int>(rank))
+                                 : layout::Range{0, tokens};
+    for (auto const& s : {shard, whole}) {
+      auto const out = zeros(own.size(), hidden), all = zeros(tokens, hidden), dw = zeros(s.rows, hidden);
+      Kokkos::deep_copy(out, 99.0);
+      auto const before = world.accounting().sent;
+      parallel::vocab_embedding_forward<double>(tp, s, numbers, block("wte", s.begin, s.rows, 0, hidden), out, all);
+      auto const found = device::host_copy(out);
+      for (std::int64_t r = 0; r < own.size(); ++r)
+        for (std::int64_t c = 0; c < hidden; ++c)
+          ASSERT_EQ(found(r, c), element("wte", host(own.begin + r), c)) << r << ',' << c;
+      parallel::vocab_embedding_backward<double, double>(tp, s, numbers, block("d", own.begin, own.size(), 0, hidden),
+                                                         all, dw);
+      auto const gradient = device::host_copy(dw);
+      for (std::int64_t v = 0; v < s.rows; ++v)
+        for (std::int64_t c = 0; c < hidden; ++c) {
+          double sum = 0;  // of all tokens; where each rank has all rows, of its own
+          for (std::int64_t r = 0; r < tokens; ++r)
+            if (host(r) == s.begin + v && (!s.whole || (own.begin <= r && r < own.end))) sum += element("d", r, c);
+          ASSERT_EQ(gradient(v, c), sum) << v << ',' << c;
+        }
+      EXPECT_EQ(world.accounting().sent == before, s.whole || size == 1);
+    }
+  }
+  tp.sequence = false;
 }
 
 TEST_F(Parallel, RowLinear) {

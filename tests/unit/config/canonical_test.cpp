@@ -129,6 +129,7 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"parallel.ep", {"2", "model.moe.experts=4", "parallel.dp=2"}},
       {"parallel.order", {"dp-pp-tp"}},
       {"parallel.sequence", {"true", "parallel.tp=2"}},
+      {"parallel.embedding", {"replicated", "parallel.tp=2", "model.tied_embeddings=false"}},
       {"batch.micro", {"2"}},
       {"batch.global", {"7"}},
       {"batch.microbatches", {"7"}},

@@ -113,6 +113,22 @@ INSTANTIATE_TEST_SUITE_P(
                         {"set pipeline.vocab_parallel to false"}}));
 
 INSTANTIATE_TEST_SUITE_P(
+    Embedding, Rule,
+    testing::Values(RuleCase{"[model]\npreset = \"gpt2-tiny\"\n[parallel]\ntp = 2\nembedding = \"replicated\"\n",
+                             0,
+                             "parallel.embedding",
+                             {"t.toml:5:13", "(model.tied_embeddings = true of this preset)"},
+                             "\"replicated\" with tied_embeddings = true",
+                             {"set parallel.embedding to \"sharded\""}},
+                    RuleCase{"[model]\npreset = \"llama-tiny\"\n[parallel]\ntp = 2\npp = 2\nembedding = "
+                             "\"replicated\"\n[pipeline]\nvocab_parallel = true\n",
+                             0,
+                             "parallel.embedding",
+                             {"t.toml:6:13", "t.toml:8:18"},
+                             "\"replicated\" with vocab_parallel = true",
+                             {"remove one of them"}}));
+
+INSTANTIATE_TEST_SUITE_P(
     Stages, Rule,
     testing::Values(RuleCase{"[model]\nlayers = 3\n[parallel]\npp = 4\n",
                              0,
