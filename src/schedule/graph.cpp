@@ -29,6 +29,7 @@ public:
         training_(pass == Pass::training),
         graph_(program),
         slots_(at(program.num_stages)) {
+    for (std::size_t s = 0; s < slots_.size(); ++s) slots_[s].resize(at(program.num_slots[s]));
     number_events();
     std::size_t nodes = 0;
     for (auto const& actions : program.ranks) nodes += actions.size() + 1;
@@ -79,8 +80,6 @@ private:
   }
 
   void walk(std::vector<Action> const& actions) {
-    for (std::size_t s = 0; s < slots_.size(); ++s)
-      slots_[s].assign(program_.stage_rank[s] == rank_ ? at(program_.num_slots[s]) : 0, {});
     gradients_move_.clear();
     copies_back_.clear();
     graph_.first_node_.push_back(graph_.first_edge_.size());
@@ -264,7 +263,7 @@ private:
   // The walk through the list of one rank:
   int rank_ = 0;
   std::size_t index_ = 0;
-  std::vector<std::vector<SlotEvents>> slots_;                ///< last events of the slots of each stage
+  std::vector<std::vector<SlotEvents>> slots_;  ///< last events of the slots of each stage, as of its rank
   std::map<std::pair<int, int>, std::uint32_t> copies_back_;  ///< the last copy back of a (stage, microbatch)
   std::vector<bool> gradients_move_;  ///< moves_gradients() of the rank; empty: nothing has moved yet
 };

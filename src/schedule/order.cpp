@@ -22,10 +22,12 @@ public:
   OrderCheck(Program const& program, Pass pass)
       : program_(program),
         training_(pass == Pass::training),
+        stages_of_(static_cast<std::size_t>(program.num_ranks), 0),
         owner_(static_cast<std::size_t>(program.num_stages)),
         unfinished_(static_cast<std::size_t>(program.num_stages), program.num_microbatches),
         done_(static_cast<std::size_t>(program.num_stages) * static_cast<std::size_t>(program.num_microbatches), 0),
         offloaded_(done_.size(), false) {
+    for (int rank : program.stage_rank) ++stages_of_[static_cast<std::size_t>(rank)];
     for (std::size_t s = 0; s < owner_.size(); ++s) {
       if (int const lent = lender(program, static_cast<int>(s)); lent >= 0)
         unfinished_[static_cast<std::size_t>(lent)] += program.num_microbatches;
@@ -36,8 +38,7 @@ public:
   /// The first error of each rank.
   std::vector<Violation> check() {
     for (rank_ = 0; rank_ < program_.num_ranks && found_.size() < max_violations; ++rank_) {
-      unreduced_ = 0;
-      for (int rank : program_.stage_rank) unreduced_ += rank == rank_;
+      unreduced_ = stages_of_[static_cast<std::size_t>(rank_)];
       vocabulary_done_ = {};
       auto const& actions = program_.ranks[static_cast<std::size_t>(rank_)];
       for (index_ = 0; index_ < static_cast<int>(actions.size()); ++index_)
@@ -225,6 +226,7 @@ private:
 
   Program const& program_;
   bool training_;
+  std::vector<int> stages_of_;           ///< how many stages each rank has
   std::vector<std::vector<int>> owner_;  ///< the microbatch that has each slot of each stage, -1: none
   std::vector<int> unfinished_;          ///< gradients of microbatches that are still to be added, of each stage
   std::vector<unsigned char> done_;      ///< bits of the actions of each cell that ran

@@ -128,14 +128,15 @@ void expect_rounded(Vec const& found, Vec const& expected, std::string const& wh
     ASSERT_NEAR(found[i], expected[i], roundoff<S> * std::abs(expected[i]) + slack) << what << ", element " << i;
 }
 
-/// d loss / d x by central differences against `gradient`, relative to the largest element of the gradient.
+/// d loss / d x by central differences against `gradient`, relative to the largest element of the gradient. Of many
+/// elements every n-th one is compared, where a test of its own has them written out.
 inline void expect_gradient(std::function<double(Vec const&)> const& loss, Vec x, Vec const& gradient,
-                            std::string const& what, double tolerance = 1e-8) {
+                            std::string const& what, double tolerance = 1e-8, std::size_t every = 1) {
   ASSERT_EQ(x.size(), gradient.size()) << what;
   double const scale = largest(gradient);
   ASSERT_GT(scale, 1e-6) << what << ": a gradient of zeros shows nothing";
   constexpr double h = 1e-4;
-  for (std::size_t i = 0; i < x.size(); ++i) {
+  for (std::size_t i = 0; i < x.size(); i += every) {
     double const x0 = x[i];
     auto const at = [&](double step) {
       x[i] = x0 + step;

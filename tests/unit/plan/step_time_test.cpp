@@ -345,13 +345,15 @@ struct Tried {
   }
 };
 
-/// Everything that the search may choose, tried one by one with the same checks.
-std::vector<Tried> by_trying(config::Config const& base, config::Cluster const& machine, int ranks) {
+/// Everything that the search may choose for the input of these words, tried one by one with the same checks.
+std::vector<Tried> by_trying(std::vector<std::string> const& of_base, config::Cluster const& machine, int ranks) {
   std::vector<Tried> all;
-  auto const toml = config::canonical_toml(base);
+  auto const base = input(of_base);
   auto const experts = base.model.moe.on() ? static_cast<int>(base.model.moe.experts) : 1;
-  auto const try_one = [&](std::vector<std::string> const& words) {
-    auto const parsed = config::parse_text(toml, "t", "/", words, ranks);
+  auto const try_one = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), of_base.begin(), of_base.end());
+    words.insert(words.begin(), "data.format=synthetic");
+    auto const parsed = config::parse_text("", "t", "/", words, ranks);
     if (!parsed.config) return;
     double bytes = 0;
     try {
@@ -418,7 +420,7 @@ TEST(Search, EqualsTryingEveryLayoutOf200Cases) {
     }
     auto machine = cluster(one_of({0, 1}) == 0 ? "dgx-h100" : "frontier");
     machine.device.memory = 1.2e9 + 1e5 * static_cast<double>(random() % 5000);
-    auto const all = by_trying(base, machine, ranks);
+    auto const all = by_trying(words, machine, ranks);
     plan::SearchResult result;
     try {
       result = plan::search_layouts(base, machine, plan::kernels_of("", ""), {.ranks = ranks, .fixed = {}, .top = 3});
@@ -448,8 +450,9 @@ TEST(Search, EqualsTryingEveryLayoutOf200Cases) {
 }
 
 TEST(Search, FindsWhatTryingEveryLayoutFinds) {
-  auto const base = input({"model.layers=4", "model.hidden=256", "model.heads=4", "model.seq_len=128", "batch.global=8",
-                           "run.precision=bf16"});
+  std::vector<std::string> const words{"model.layers=4",    "model.hidden=256", "model.heads=4",
+                                       "model.seq_len=128", "batch.global=8",   "run.precision=bf16"};
+  auto const base = input(words);
   for (auto const* name : {"dgx-h100", "frontier"})
     for (double memory : {1e12, 1.4e9}) {
       auto machine = cluster(name);
@@ -457,7 +460,7 @@ TEST(Search, FindsWhatTryingEveryLayoutFinds) {
       for (int ranks : {2, 4, 8}) {
         auto const result =
             plan::search_layouts(base, machine, plan::kernels_of("", ""), {.ranks = ranks, .fixed = {}, .top = 500});
-        auto const all = by_trying(base, machine, ranks);
+        auto const all = by_trying(words, machine, ranks);
         ASSERT_EQ(result.layouts.size(), std::min<std::size_t>(500, all.size()))
             << name << ' ' << ranks << ' ' << memory;
         for (std::size_t i = 0; i < result.layouts.size(); ++i)
