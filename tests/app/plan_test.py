@@ -160,7 +160,7 @@ class Plan(AppTest):
         for words, expected in (
                 ((*MODEL, *cluster, "--ranks", "8", "--fix", "model.hidden=8"), "a key that the search chooses"),
                 ((*MODEL, *cluster, "--ranks", "7"), "a number of ranks and a batch that some layout divides"),
-                ((*MODEL, "model.layers=2000", "model.hidden=16384", *cluster, "--ranks", "2"), "take 2048 ranks: "),
+                ((*MODEL, "model.layers=300", "model.hidden=16384", *cluster, "--ranks", "2"), "take 256 ranks: "),
                 ((*MODEL, *cluster, "--kernels", "fusd"), "a generation of kernels"),
                 ((*MODEL, "--cluster", "none.toml"), "a cluster file"),
                 ((*MODEL, "model.hiden=8", *cluster), "did you mean model.hidden?"),

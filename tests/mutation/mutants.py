@@ -332,8 +332,6 @@ MODEL = [
      "(0.1 * all * log + 1.0) / (0.1 * mscale * log + 1.0)", "unit_config unit_layout"),
     ("../layout/rope.cpp", "yarn ? 0.1 * log + 1.0 :", "yarn ? 1.0 :", "unit_layout"),
     ("../layout/rope.cpp", "if (m.rope_truncate) first =", "first =", "unit_layout"),
-    ("../layout/params.cpp", "if (!full) p.token_axes = p.token_axes.plus(Axis::tp);", "(void)p;",
-     "golden_hugging_face_np2 invariance_np2"),
     ("../parallel/context.cpp", "if (has_sinks()) kernels::attention_sinks_forward",
      "if (has_sinks() && call.division.cp == 1) kernels::attention_sinks_forward", "invariance_context_np2"),
     ("../parallel/context.cpp", "kernels::add<A>(of.exec_, View1<A const>(from_others), d);",
