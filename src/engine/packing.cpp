@@ -16,11 +16,11 @@ namespace p3d::engine {
 
 namespace {
 
-/// Of the layers, a sum over their windows.
+/// The attention's work for a sample: a sum over the windows of all layers, those of multi-token prediction included.
 double work_of(config::Config const& c, std::span<int const> documents) {
   if (c.model.window.empty()) return static_cast<double>(data::document_work(documents));
   double sum = 0.0;
-  for (std::int64_t l = 0; l < c.model.layers; ++l)
+  for (std::int64_t l = 0; l < c.model.all_layers(); ++l)
     sum += static_cast<double>(data::document_work(documents, c.model.window_of(l)));
   return sum;
 }

@@ -156,9 +156,9 @@ PARALLEL = [
     ("vocab.cpp", "return View1<int const>(tokens.data() + own.begin, static_cast<std::size_t>(own.size()));",
      "return tokens;", "parallel_layers_np2"),
     ("../layout/params.cpp", "if (!whole_embedding_) divide_vocabulary(token);", "divide_vocabulary(token);",
-     "invariance_np2"),
-    ("../model/decoder.cpp", "parallel::embedding_shard(c.model.vocab_size, tp, c.replicates_embedding())", "vocab_",
      "engine_sequence_np2"),
+    ("../model/decoder.cpp", "parallel::embedding_shard(c.model.vocab_size, tp, c.replicates_embedding())", "vocab_",
+     "engine_sample_np2"),
     ("../plan/traffic.cpp", "config.replicates_embedding() ? 0 : 1", "1", "engine_sequence_np2"),
 ]
 

@@ -90,6 +90,9 @@ TEST_P(Sample, IsTheSameOnEveryLayoutAndInEveryBatch) {
                          "pipeline.vocab_parallel=true", fmt::format("pipeline.schedule={}", schedule)});
   if (n == 4) layouts.push_back({"parallel.tp=2", "parallel.pp=2", "pipeline.schedule=zb_v"});
   if (n == 2) layouts.push_back({"parallel.pp=2", "pipeline.schedule=interleaved_1f1b"});
+  bool const tied = !GetParam();
+  if (!tied && (n == 2 || n == 4))
+    layouts.push_back({"parallel.tp=2", fmt::format("parallel.pp={}", n / 2), "parallel.embedding=replicated"});
   Texts expected;
   std::vector<double> probabilities;
   for (auto const& layout : layouts) {
