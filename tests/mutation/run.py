@@ -75,7 +75,9 @@ class Rig:
                               errors="replace")
 
     def make(self, tests):
-        targets = sorted({re.sub(r"_(np|t)\d+$", "", t) for t in tests})
+        # Tests of the whole program are scripts.
+        programs = {"p3d", "plan_predict"} if any(t.startswith("app_") for t in tests) else set()
+        targets = sorted({re.sub(r"_(np|t)\d+$", "", t) for t in tests if not t.startswith("app_")} | programs)
         return self.run(["ninja", "-C", self.build, f"-j{self.jobs}", *targets])
 
     def test(self, tests):

@@ -89,7 +89,7 @@ def tolerances(keys):
     # A norm behind attention divides by the scale that sinks give to its output: their gradient is next to nothing, and
     # in 16 bits it is rounding (case 4605).
     idle = keys.get("model.attention_sinks") == "true" and keys.get("model.norm_placement", "pre") != "pre"
-    # Gemma multiplies embeddings of 0.02 by the root of its width. Without that its first norm multiplies rounding by 50:
-    # with grouped-query attention, too, the norm of step 2 is 55 in fp64 and 3 in bf16 (case 250051).
+    # Gemma multiplies embeddings of 0.02 by the root of its width. Without that its first norm multiplies rounding by
+    # 50: with grouped-query attention, too, the norm of step 2 is 55 in fp64 and 3 in bf16 (case 250051).
     small = keys.get("model.preset", "").startswith("gemma") and keys.get("model.embedding_multiplier") == "1.0"
     return (5e-2, None) if experts else (1e-2 * steep, None if idle or small else 3e-1 * steep)
