@@ -103,7 +103,7 @@ Decoder<P>::Decoder(config::Config const& c, layout::StageMap const& stages, int
       vocab_(divided_ ? parallel::vocab_shard(c.model.vocab_size, c.parallel.pp * tp.size(),
                                               stages.pipeline_rank(stage) * tp.size() + tp.rank())
                       : parallel::vocab_shard(c.model.vocab_size, tp)),
-      embedding_(divided_ ? vocab_ : parallel::embedding_shard(c.model.vocab_size, tp, c.replicates_embedding())),
+      embedding_(c.replicates_embedding() ? parallel::whole_vocabulary(c.model.vocab_size) : vocab_),
       cache_rows_(texts * cache_of(c).heads),
       key_columns_(capacity * cache_of(c).key),
       value_columns_(capacity * cache_of(c).value),

@@ -247,7 +247,7 @@ Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
   layer_begin_.push_back(static_cast<std::size_t>(tail - items.begin()));
 
   vocab_ = parallel::vocab_shard(c.model.vocab_size, tp);
-  embedding_ = parallel::embedding_shard(c.model.vocab_size, tp, c.replicates_embedding());
+  embedding_ = c.replicates_embedding() ? parallel::whole_vocabulary(c.model.vocab_size) : vocab_;
   if (first_)
     embed_dropout_ = kernels::make_dropout(c.model.dropout, c.run.seed, "dropout.embed", c.model.embedding_multiplier);
 }

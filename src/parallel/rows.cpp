@@ -31,7 +31,7 @@ comm::Request at_once_or_later(TensorParallel const& tp, comm::Request request) 
 }  // namespace
 
 kernels::TokenRows own_rows(TensorParallel const& tp, kernels::TokenRows rows) {
-  if (tp.sequence) rows.first_row += layout::even_share(rows.rows(), tp.size(), tp.rank()).begin;
+  rows.first_row += own_range(tp, rows.rows()).begin;
   return rows;
 }
 

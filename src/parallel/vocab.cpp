@@ -19,15 +19,12 @@ VocabShard vocab_shard(std::int64_t vocab_size, int blocks, int number) {
   return {shard.begin, shard.size(), std::clamp<std::int64_t>(vocab_size - shard.begin, 0, shard.size())};
 }
 
-VocabShard embedding_shard(std::int64_t vocab_size, TensorParallel const& tp, bool replicated) {
-  return replicated ? VocabShard{0, vocab_size, vocab_size, true} : vocab_shard(vocab_size, tp);
-}
+VocabShard whole_vocabulary(std::int64_t vocab_size) { return {0, vocab_size, vocab_size, true}; }
 
 namespace {
 /// The tokens of this rank's rows.
 View1<int const> own_tokens(TensorParallel const& tp, View1<int const> tokens) {
-  if (!tp.sequence) return tokens;
-  auto const own = layout::even_share(static_cast<std::int64_t>(tokens.extent(0)), tp.size(), tp.rank());
+  auto const own = own_range(tp, static_cast<std::int64_t>(tokens.extent(0)));
   return View1<int const>(tokens.data() + own.begin, static_cast<std::size_t>(own.size()));
 }
 }  // namespace

@@ -3,10 +3,8 @@
 // of multi-token prediction.
 #include "plan/step_model.hpp"
 
-#include <p3d/layout/axes.hpp>
 #include <p3d/plan/memory.hpp>
 #include <p3d/plan/model_cost.hpp>
-#include <p3d/plan/run_plan.hpp>
 #include <p3d/plan/traffic.hpp>
 
 #include <algorithm>

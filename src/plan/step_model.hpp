@@ -20,6 +20,7 @@ struct Layers {
   std::int64_t begin = 0, end = 0;
 };
 
+/// A step of one input on one machine. It remembers in `memory` what the next layout of the model needs again.
 class StepModel {
 public:
   StepModel(config::Config const& c, config::Cluster const& cluster, KernelGeneration const& kernels,

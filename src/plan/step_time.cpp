@@ -8,22 +8,18 @@
 
 #include <p3d/base/enum_names.hpp>
 #include <p3d/base/error.hpp>
-#include <p3d/base/text.hpp>
 #include <p3d/layout/axes.hpp>
 #include <p3d/layout/stages.hpp>
 #include <p3d/plan/machine_time.hpp>
 #include <p3d/plan/memory.hpp>
-#include <p3d/plan/model_cost.hpp>
 #include <p3d/plan/pipeline.hpp>
 #include <p3d/plan/run_plan.hpp>
-#include <p3d/plan/traffic.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <map>
 #include <vector>
 
 namespace p3d::plan {

@@ -28,6 +28,13 @@ public:
       for (Action const& a : actions)
         if (a.op == Op::stage_step && a.stage >= 0 && a.stage < program_.num_stages)
           ++steps_[static_cast<std::size_t>(a.stage)];
+    stages_of_.assign(static_cast<std::size_t>(program_.num_ranks), 0);
+    updated_alone_.assign(stages_of_.size(), 0);
+    for (int s = 0; s < program_.num_stages; ++s) {
+      auto const rank = static_cast<std::size_t>(rank_of(program_, s));
+      ++stages_of_[rank];
+      updated_alone_[rank] += steps_of(s) > 0;
+    }
     for (int rank = 0; rank < program_.num_ranks; ++rank) list(rank);
     if (found_.empty()) missing();
     if (found_.empty()) vocabulary();
@@ -116,12 +123,8 @@ private:
     if (!training_) return;
     auto const& actions = program_.ranks[static_cast<std::size_t>(rank)];
     bool const together = !actions.empty() && actions.back().op == Op::optimizer_step;
-    int alone = 0, stages = 0;
-    for (int s = 0; s < program_.num_stages; ++s) {
-      if (rank_of(program_, s) != rank) continue;
-      ++stages;
-      alone += steps_of(s) > 0;
-    }
+    int const stages = stages_of_[static_cast<std::size_t>(rank)],
+              alone = updated_alone_[static_cast<std::size_t>(rank)];
     if (alone == 0 && !together) error(rank, -1, "the rank's last action is not STEP");
     if (alone > 0 && together)
       error(rank, static_cast<int>(actions.size()) - 1, "STEP updates stages that are updated by themselves too");
@@ -239,6 +242,8 @@ private:
   };
   std::vector<Reductions> reductions_;  ///< reductions of each stage that were met
   std::vector<int> steps_;              ///< updates of its own of each stage
+  std::vector<int> stages_of_;          ///< how many stages each rank has
+  std::vector<int> updated_alone_;      ///< how many of its stages each rank updates by themselves
 };
 
 }  // namespace

@@ -142,6 +142,7 @@ HARMLESS = [
 class Lint(unittest.TestCase):
     root = None
     planted = 0  # files so far
+    clean = {}   # what each rule says of the tree without plants
 
     def setUp(self):
         self.scratch = tempfile.TemporaryDirectory(prefix="p3d-lint-")
@@ -180,11 +181,18 @@ class Lint(unittest.TestCase):
         return file
 
     def added(self, rule, plants):
-        """The names of the planted files, and the messages that all the plants together add."""
-        # Of files that are new all messages are new.
-        before = self.lint(rule) if any((self.copy / file).exists() for file, _ in plants) else set()
+        """The names of the planted files, and the messages that all the plants together add to a tree without any."""
+        if rule not in self.clean:
+            self.clean[rule] = self.lint(rule)
+        before = {name: (self.copy / name).read_bytes() for name, _ in plants if (self.copy / name).exists()}
         names = [self.plant(file, text) for file, text in plants]
-        return names, {line for line in self.lint(rule) - before if any(name in line for name in names)}
+        messages = self.lint(rule) - self.clean[rule]
+        for name in names:
+            if name in before:
+                (self.copy / name).write_bytes(before[name])
+            else:
+                (self.copy / name).unlink(missing_ok=True)  # two plants may share a file
+        return names, messages
 
     def test_every_plant_is_found(self):
         for rule in sorted({plant[0] for plant in PLANTS}):

@@ -157,8 +157,8 @@ PARALLEL = [
      "return tokens;", "parallel_layers_np2"),
     ("../layout/params.cpp", "if (!whole_embedding_) divide_vocabulary(token);", "divide_vocabulary(token);",
      "engine_sequence_np2"),
-    ("../model/decoder.cpp", "parallel::embedding_shard(c.model.vocab_size, tp, c.replicates_embedding())", "vocab_",
-     "engine_sample_np2"),
+    ("../model/decoder.cpp", "c.replicates_embedding() ? parallel::whole_vocabulary(c.model.vocab_size) : vocab_",
+     "vocab_", "engine_sample_np2"),
     ("../plan/traffic.cpp", "config.replicates_embedding() ? 0 : 1", "1", "engine_sequence_np2"),
 ]
 

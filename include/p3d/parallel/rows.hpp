@@ -14,11 +14,16 @@
 
 namespace p3d::parallel {
 
+/// The numbers of this rank's rows, of n.
+inline layout::Range own_range(TensorParallel const& tp, std::int64_t n) {
+  return tp.sequence ? layout::even_share(n, tp.size(), tp.rank()) : layout::Range{0, n};
+}
+
 /// The rows of this rank, a part of `whole`: [its rows, columns].
 template <class T>
 View2<T> own_rows(TensorParallel const& tp, View2<T> whole) {
   if (!tp.sequence || whole.data() == nullptr) return whole;
-  auto const share = layout::even_share(static_cast<std::int64_t>(whole.extent(0)), tp.size(), tp.rank());
+  auto const share = own_range(tp, static_cast<std::int64_t>(whole.extent(0)));
   return device::rows(whole, share.begin, share.end);
 }
 

@@ -22,8 +22,8 @@ struct VocabShard {
 VocabShard vocab_shard(std::int64_t vocab_size, TensorParallel const& tp);
 /// Block `number` of a vocabulary in `blocks` equal blocks.
 VocabShard vocab_shard(std::int64_t vocab_size, int blocks, int number);
-/// The shard of an embedding: that of vocab_shard(), or all rows (parallel.embedding = "replicated").
-VocabShard embedding_shard(std::int64_t vocab_size, TensorParallel const& tp, bool replicated);
+/// All rows, on each rank (parallel.embedding = "replicated").
+VocabShard whole_vocabulary(std::int64_t vocab_size);
 
 /// out [own rows, hidden] = the rows of `tokens` [N] of the global table; own rows are own_rows() (rows.hpp) of N.
 /// `all` [N, hidden] is memory for sequence parallelism; without, it may be empty. It takes one all-reduce of N x

@@ -241,12 +241,11 @@ TEST_F(Parallel, VocabEmbeddingLooksUpOnEveryRank) {
   auto const host = device::host_mirror(numbers);
   for (std::int64_t r = 0; r < tokens; ++r) host(r) = static_cast<int>((r * r + vocab - 1) % vocab);
   Kokkos::deep_copy(numbers, host);
-  auto const whole = parallel::embedding_shard(vocab, tp, true);
+  auto const whole = parallel::whole_vocabulary(vocab);
   EXPECT_EQ(whole.rows, vocab);
   for (bool const sequence : {false, true}) {
     tp.sequence = sequence && size > 1;
-    auto const own = tp.sequence ? layout::even_share(tokens, static_cast<int>(size), static_cast<int>(rank))
-                                 : layout::Range{0, tokens};
+    auto const own = parallel::own_range(tp, tokens);
     for (auto const& s : {shard, whole}) {
       auto const out = zeros(own.size(), hidden), all = zeros(tokens, hidden), dw = zeros(s.rows, hidden);
       Kokkos::deep_copy(out, 99.0);

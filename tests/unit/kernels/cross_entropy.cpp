@@ -132,10 +132,13 @@ TEST_P(CrossEntropy, PaddingAndUncountedRowsHaveNoGradient) {
       EXPECT_EQ(g[r * padded + c], 0.0) << r << ", " << c;
 }
 
+/// Of a divided vocabulary finite differences are taken of fewer elements.
+std::size_t every(std::vector<std::int64_t> const& cuts) { return cuts.size() == 2 ? 1 : 11; }
+
 TEST_P(CrossEntropy, BackwardMatchesFiniteDifferences) {
   auto const cuts = GetParam();
   expect_gradient([&](Vec const& v) { return run<double>(v, cuts, 1.0).loss; }, logits,
-                  run<double>(logits, cuts, 1.0).gradient, "dlogits", 1e-8, 11);
+                  run<double>(logits, cuts, 1.0).gradient, "dlogits", 1e-8, every(cuts));
 }
 
 constexpr double cap = 2.5;  // of logits that reach 9
@@ -155,7 +158,7 @@ TEST_P(CrossEntropy, CappedMatchesSoftmaxWrittenOut) {
 TEST_P(CrossEntropy, CappedBackwardMatchesFiniteDifferences) {
   auto const cuts = GetParam();
   expect_gradient([&](Vec const& v) { return run<double>(v, cuts, 1.0, cap).loss; }, logits,
-                  run<double>(logits, cuts, 1.0, cap).gradient, "dlogits", 1e-8, 11);
+                  run<double>(logits, cuts, 1.0, cap).gradient, "dlogits", 1e-8, every(cuts));
 }
 
 template <class S>

@@ -21,9 +21,13 @@ namespace {
 using namespace p3d;
 using plan::TimePart;
 
-config::Config input(std::vector<std::string> overrides) {
+auto parsed(std::vector<std::string> overrides, int ranks) {
   overrides.insert(overrides.begin(), "data.format=synthetic");
-  auto result = config::parse_text("", "test", "/", overrides, 0);
+  return config::parse_text("", "test", "/", overrides, ranks);
+}
+
+config::Config input(std::vector<std::string> const& overrides) {
+  auto result = parsed(overrides, 0);
   if (!result.config) throw std::runtime_error(config::format(result.errors));
   return *result.config;
 }
@@ -352,18 +356,17 @@ std::vector<Tried> by_trying(std::vector<std::string> const& of_base, config::Cl
   auto const experts = base.model.moe.on() ? static_cast<int>(base.model.moe.experts) : 1;
   auto const try_one = [&](std::vector<std::string> words) {
     words.insert(words.begin(), of_base.begin(), of_base.end());
-    words.insert(words.begin(), "data.format=synthetic");
-    auto const parsed = config::parse_text("", "t", "/", words, ranks);
-    if (!parsed.config) return;
+    auto const found = parsed(words, ranks);
+    if (!found.config) return;
     double bytes = 0;
     try {
-      bytes = plan::predicted_bytes(*parsed.config, plan::kernels_of("", ""));
+      bytes = plan::predicted_bytes(*found.config, plan::kernels_of("", ""));
     } catch (base::Error const&) {
       return;
     }
     if (bytes > machine.device.memory) return;
-    all.push_back({plan::predict_step(*parsed.config, machine, plan::kernels_of("", "")).seconds(), bytes,
-                   plan::layout_of(*parsed.config)});
+    all.push_back({plan::predict_step(*found.config, machine, plan::kernels_of("", "")).seconds(), bytes,
+                   plan::layout_of(*found.config)});
   };
   for (int tp = 1; tp <= ranks; ++tp)
     for (int pp = 1; pp <= ranks; ++pp)
