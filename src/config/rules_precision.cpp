@@ -21,7 +21,7 @@ void check_build(Check const& c) {
           "choose one of these, or configure p3d with -DP3D_16BIT=ON and build it again");
 }
 
-/// Attention as one kernel needs a library, 16 bits, no dropout and no cap of scores.
+/// Attention as one kernel needs a library, 16 bits and no dropout.
 void check_attention(Check const& c) {
   if (!c.known({"linalg.attention"}) || c.config.linalg.attention != AttentionKernel::fused) return;
   auto const precision = c.config.run.precision;
@@ -37,10 +37,6 @@ void check_attention(Check const& c) {
     c.error({"linalg.attention", "model.dropout"},
             "\"auto\" or \"gemms\": attention as one kernel draws no dropout as p3d does", "\"fused\"",
             "leave linalg.attention out, or set model.dropout = 0");
-  else if (c.known({"model.attention_softcap"}) && c.config.model.attention_softcap > 0)
-    c.error({"linalg.attention", "model.attention_softcap"},
-            "\"auto\" or \"gemms\": attention as one kernel does not cap scores", "\"fused\"",
-            "leave linalg.attention out, or set model.attention_softcap = 0");
 }
 
 /// Autocast is about GEMMs in fp32, which round their operands to one type.

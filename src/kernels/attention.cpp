@@ -72,8 +72,7 @@ std::optional<FusedCall> fused_call(ExecSpace const& exec, AttentionShape const&
   if constexpr (on_host || std::is_same_v<S, Acc<S>> || !std::is_same_v<S, D>) {
     return std::nullopt;
   } else {
-    bool const plain = !dropout.active() && shape.softcap == 0.0;
-    if (!fused_attention() || !plain || shape.documents.extent(0) > 0 || !whole || tokens == 0) return std::nullopt;
+    if (!fused_attention() || dropout.active() || !whole || tokens == 0) return std::nullopt;
     static bool const hooked = (Kokkos::push_finalize_hook([] { set_fused_attention(nullptr); }), true);
     static_cast<void>(hooked);  // the library's memory must go before Kokkos ends
     auto const& wide = fused_workspace();
@@ -86,7 +85,8 @@ std::optional<FusedCall> fused_call(ExecSpace const& exec, AttentionShape const&
     call.samples = shape.samples, call.seq_len = tokens;
     call.heads = shape.heads, call.kv_heads = shape.kv_heads, call.head_dim = shape.head_dim;
     call.value_dim = shape.values();
-    call.window = shape.window, call.scale = shape.scale;
+    call.window = shape.window, call.scale = shape.scale, call.softcap = shape.softcap;
+    if (shape.documents.extent(0) > 0) call.documents = shape.documents.data();
     call.q = rows(q), call.k = rows(k), call.v = rows(v);
     call.lse = const_cast<float*>(lse.data());
     call.workspace = scratch.data, call.workspace_bytes = scratch.bytes;

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include <list>
+#include <memory>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -35,12 +36,76 @@ void check(bool good, std::string const& call, std::string const& text) {
        .fix = "linalg.attention = \"gemms\" does without cuDNN; look for an earlier error of this GPU too"});
 }
 
+/// Scores between the first product and the softmax, as operations of the graph, where a call has documents or a cap.
+/// cuDNN then takes no mask of its own beside them: this is the whole mask. It sees to columns beyond the last key.
+class Scores {
+public:
+  using Graph = std::shared_ptr<fe::graph::Graph>;
+
+  /// The capped and masked scores.
+  Tensor forward(FusedCall::Shape const& s, Graph const& graph, Tensor scores, Tensor const& documents) {
+    if (s.softcap > 0) {
+      scaled_ = two(graph, scores, number(1 / s.softcap), fe::PointwiseMode_t::MUL, "cap_in");
+      auto const bent = graph->pointwise(scaled_, options(fe::PointwiseMode_t::TANH_FWD, "cap"));
+      scores = two(graph, bent, number(s.softcap), fe::PointwiseMode_t::MUL, "cap_out");
+    }
+    auto const row = place(graph, scores, 2, "row"), column = place(graph, scores, 3, "column");
+    scores = keep(graph, scores, row, column, fe::PointwiseMode_t::CMP_GE, "causal");
+    if (documents) scores = keep(graph, scores, column, documents, fe::PointwiseMode_t::CMP_GE, "document");
+    if (s.window > 0 && s.window < s.seq_len) {
+      auto const last = std::make_shared<fe::graph::Tensor_attributes>(static_cast<std::int32_t>(s.window));
+      auto const end = two(graph, column, last, fe::PointwiseMode_t::ADD, "window_end", fe::DataType_t::INT32);
+      scores = keep(graph, scores, end, row, fe::PointwiseMode_t::CMP_GT, "window");
+    }
+    return scores;
+  }
+  /// The gradient of the scores from that of the capped ones. (Masked ones have the gradient 0.)
+  Tensor backward(FusedCall::Shape const& s, Graph const& graph, Tensor gradient) const {
+    if (s.softcap > 0) gradient = two(graph, gradient, scaled_, fe::PointwiseMode_t::TANH_BWD, "cap_gradient");
+    return gradient;
+  }
+
+private:
+  static fe::graph::Pointwise_attributes options(fe::PointwiseMode_t mode, char const* name) {
+    auto made = fe::graph::Pointwise_attributes().set_name(name);
+    made.set_mode(mode);
+    return made;
+  }
+  static Tensor number(float value) { return std::make_shared<fe::graph::Tensor_attributes>(value); }
+  static Tensor two(Graph const& graph, Tensor const& a, Tensor const& b, fe::PointwiseMode_t mode, char const* name,
+                    fe::DataType_t type = fe::DataType_t::FLOAT) {
+    auto made = graph->pointwise(a, b, options(mode, name).set_compute_data_type(type));
+    made->set_data_type(type);
+    return made;
+  }
+  /// The number of each score's row (axis 2) or column (axis 3).
+  static Tensor place(Graph const& graph, Tensor const& scores, std::int64_t axis, char const* name) {
+    auto made = graph->pointwise(
+        scores,
+        options(fe::PointwiseMode_t::GEN_INDEX, name).set_axis(axis).set_compute_data_type(fe::DataType_t::INT32));
+    made->set_data_type(fe::DataType_t::INT32);
+    return made;
+  }
+  /// A score that is not seen. Its exponential is 0, and the difference of two of them is a number: with -infinity, or
+  /// the lowest float times log2(e), rows whose first tiles are hidden would be NaN.
+  static constexpr float unseen = -1e30F;
+  /// The scores where a compares to b; `unseen` elsewhere.
+  static Tensor keep(Graph const& graph, Tensor const& scores, Tensor const& a, Tensor const& b,
+                     fe::PointwiseMode_t compares, char const* name) {
+    auto const seen = two(graph, a, b, compares, name, fe::DataType_t::BOOLEAN);
+    return graph->pointwise(scores, number(unseen), seen, options(fe::PointwiseMode_t::BINARY_SELECT, name));
+  }
+
+  Tensor scaled_{};
+};
+
 /// A graph of one shape, and the arrays that its plan wants. Without a plan the shape is refused.
 struct Planned {
   FusedCall::Shape shape;
   bool backward = false;
   fe::graph::Graph graph{};
-  Tensor q{}, k{}, v{}, out{}, lse{}, dout{}, dq{}, dk{}, dv{};
+  Tensor q{}, k{}, v{}, out{}, lse{}, dout{}, dq{}, dk{}, dv{}, documents{};
+  Scores scores{};                               ///< the mask and the cap, where they are operations of the graph
   std::unordered_map<Tensor, void*> pointers{};  ///< addresses of the last call
   std::int64_t workspace_bytes = 0;
   std::string refusal{};  ///< the reason of a refusal; "" with a plan
@@ -89,6 +154,7 @@ private:
     auto& at = plan.pointers;
     at[plan.q] = call.q.data, at[plan.k] = call.k.data, at[plan.v] = call.v.data;
     at[plan.out] = call.out.data, at[plan.lse] = call.lse;
+    if (plan.documents) at[plan.documents] = const_cast<int*>(call.documents);
     if (backward)
       at[plan.dout] = call.dout.data, at[plan.dq] = call.dq.data, at[plan.dk] = call.dk.data,
       at[plan.dv] = call.dv.data;
@@ -157,12 +223,24 @@ private:
     plan.k = rows(plan, "k", s.kv_heads, s.head_dim, s.k_stride);
     plan.v = rows(plan, "v", s.kv_heads, s.value_dim, s.v_stride);
     // A window of w counts the query itself, in cuDNN as in p3d: keys with column + w > row are seen.
-    bool const window = s.window > 0 && s.window < s.seq_len;
+    bool const window = s.window > 0 && s.window < s.seq_len, own_mask = s.documents || s.softcap > 0;
+    if (s.documents)
+      plan.documents = plan.graph.tensor(fe::graph::Tensor_attributes()
+                                             .set_name("documents")
+                                             .set_data_type(fe::DataType_t::INT32)
+                                             .set_dim({s.samples, 1, s.seq_len, 1})
+                                             .set_stride({s.seq_len, s.seq_len, 1, 1}));
+    auto const bent = [&plan](Scores::Graph const& graph, Tensor scores) {
+      return plan.scores.forward(plan.shape, graph, std::move(scores), plan.documents);
+    };
     if (!plan.backward) {
       auto options =
           fe::graph::SDPA_attributes().set_name("attention").set_generate_stats(true).set_attn_scale(s.scale);
-      options.set_causal_mask(true);
-      if (window) options.set_diagonal_band_left_bound(static_cast<int>(s.window));
+      options.set_causal_mask(!own_mask);
+      if (own_mask)
+        options.set_score_mod(bent);
+      else if (window)
+        options.set_diagonal_band_left_bound(static_cast<int>(s.window));
       auto const [out, lse] = plan.graph.sdpa(plan.q, plan.k, plan.v, options);
       place_rows(plan, out, s.heads, s.value_dim, s.out_stride);
       lse->set_output(true).set_data_type(fe::DataType_t::FLOAT).set_dim(row_dim).set_stride(row_stride);
@@ -178,8 +256,14 @@ private:
                                      .set_dim(row_dim)
                                      .set_stride(row_stride));
     auto options = fe::graph::SDPA_backward_attributes().set_name("attention_backward").set_attn_scale(s.scale);
-    options.set_causal_mask(true).set_deterministic_algorithm(deterministic_);
-    if (window) options.set_diagonal_band_left_bound(static_cast<int>(s.window));
+    options.set_causal_mask(!own_mask).set_deterministic_algorithm(deterministic_);
+    if (own_mask) {
+      options.set_score_mod(bent);
+      options.set_score_mod_bprop([&plan](Scores::Graph const& graph, Tensor gradient) {
+        return plan.scores.backward(plan.shape, graph, std::move(gradient));
+      });
+    } else if (window)
+      options.set_diagonal_band_left_bound(static_cast<int>(s.window));
     auto const [dq, dk, dv] = plan.graph.sdpa_backward(plan.q, plan.k, plan.v, plan.out, plan.dout, plan.lse, options);
     place_rows(plan, dq, s.heads, s.head_dim, s.dq_stride);
     place_rows(plan, dk, s.kv_heads, s.head_dim, s.dk_stride);

@@ -68,6 +68,8 @@ FusedCall::Shape FusedCall::shape(bool backward) const {
           .value_dim = value_dim,
           .window = window,
           .scale = static_cast<float>(scale),
+          .softcap = static_cast<float>(softcap),
+          .documents = documents != nullptr,
           .q_stride = q.stride,
           .k_stride = k.stride,
           .v_stride = v.stride,
@@ -132,6 +134,7 @@ bool run_fused(FusedAttention& library, FusedCall const& call, bool backward) {
       for (auto* rows : {&piece.out, &piece.dout}) move(*rows, kv * group * call.value_dim);
       for (auto* rows : {&piece.k, &piece.dk}) move(*rows, kv * call.head_dim);
       for (auto* rows : {&piece.v, &piece.dv}) move(*rows, kv * call.value_dim);
+      if (piece.documents != nullptr) piece.documents += sample * call.seq_len;
       piece.lse += (sample * call.heads + kv * group) * call.seq_len;
       bool const done = backward ? library.backward(piece) : library.forward(piece);
       P3D_REQUIRE(done, "a library does what it has made a plan for: " + library.refusal());

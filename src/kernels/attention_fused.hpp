@@ -11,8 +11,8 @@
 
 namespace p3d::kernels {
 
-/// A call of causal attention of whole samples in 16 bits: query i sees keys [i + 1 - window, i]. Scores and sums are
-/// float.
+/// A call of causal attention of whole samples in 16 bits: query i sees keys [i + 1 - window, i], and none before the
+/// first token of its document. Scores and sums are float. With a cap c a score s counts as c tanh(s / c).
 struct FusedCall {
   enum class Type { bfloat16, float16 };
   /// The rows of a matrix. Row r has its heads next to each other from data + r * stride on; stride is in elements.
@@ -29,6 +29,8 @@ struct FusedCall {
     std::int64_t samples = 0, seq_len = 0, heads = 0, kv_heads = 0, head_dim = 0, value_dim = 0;
     std::int64_t window = 0;  ///< keys that a query sees, itself included; 0: all before it
     float scale = 1;
+    float softcap = 0;       ///< 0: none
+    bool documents = false;  ///< the call has them
     std::int64_t q_stride = 0, k_stride = 0, v_stride = 0, out_stride = 0;
     std::int64_t dout_stride = 0, dq_stride = 0, dk_stride = 0, dv_stride = 0;  ///< 0 in forward
     bool operator==(Shape const&) const = default;
@@ -37,9 +39,10 @@ struct FusedCall {
   void* stream = nullptr;  ///< the vendor's stream, from device::native_stream
   Type type = Type::bfloat16;
   std::int64_t samples = 0, seq_len = 0, heads = 0, kv_heads = 0, head_dim = 0, value_dim = 0, window = 0;
-  double scale = 1;
-  Rows q, k, v, out;     ///< [samples * seq_len] rows each
-  float* lse = nullptr;  ///< [samples, heads, seq_len], the logarithm of each row's sum of exp(score)
+  double scale = 1, softcap = 0;
+  int const* documents = nullptr;  ///< [samples, seq_len]: the first token of each token's document; null: token 0
+  Rows q, k, v, out;               ///< [samples * seq_len] rows each
+  float* lse = nullptr;            ///< [samples, heads, seq_len], the logarithm of each row's sum of exp(score)
   /// The rows of backward: the gradient of out, and the results.
   Rows dout, dq, dk, dv;
   void* workspace = nullptr;

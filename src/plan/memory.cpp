@@ -28,8 +28,6 @@ std::int64_t arrays_of_state(config::Config const& config) {
 std::string no_fused_attention(config::Config const& c) {
   if (!config::is_16bit(c.run.precision)) return "it takes 16 bits alone";
   if (c.model.dropout > 0) return "it draws no dropout as p3d does";
-  if (c.data.pack) return "it does not know of documents (data.pack)";
-  if (c.model.attention_softcap > 0) return "it does not cap scores (model.attention_softcap)";
   if (layout::context_division(c).ring() > 1) return "a ring of ranks adds up parts of attention";
   return "";
 }

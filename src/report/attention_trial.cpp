@@ -35,6 +35,7 @@ struct Sample {
   using T = kernels::Acc<S>;
   kernels::AttentionShape shape;
   std::int64_t width, out_width;  ///< columns of qkv and of out
+  device::Owned1<int> documents;  ///< with data.pack: three of unequal length
   device::Owned2<S> qkv, dout, out, dqkv;
   device::Owned1<T> lse, delta;
   device::Owned1<std::byte> memory;
@@ -50,6 +51,16 @@ struct Sample {
     shape.scale = 1.0 / std::sqrt(static_cast<double>(sizes.head_dim));
     shape.softcap = c.model.attention_softcap;
     shape.window = c.model.window_of(0);
+    if (c.data.pack) {
+      documents = device::Owned1<int>("p3d::report::attention_documents", shape.seq_len);
+      auto const first = Kokkos::create_mirror_view(documents);
+      auto const n = static_cast<int>(shape.seq_len);
+      for (int i = 0; i < n; ++i) first(i) = i < n / 5 ? 0 : (i < n * 2 / 3 ? n / 5 : n * 2 / 3);
+      ExecSpace const exec;
+      Kokkos::deep_copy(exec, documents, first);
+      device::fence(exec, "p3d::report::attention_trial");  // before the host's copy goes
+      shape.documents = documents;
+    }
     out_width = shape.heads * shape.values();
     width = (shape.heads + shape.kv_heads) * shape.head_dim + shape.kv_heads * shape.values();
     qkv = drawn("qkv", width), dout = drawn("dout", out_width);

@@ -21,26 +21,39 @@ int main(int argc, char** argv) {
   for (bool const deterministic : {true, false}) {
     auto const library = vendor_attention({.deterministic = deterministic, .device = device});
     fmt::print("{}, {}\n", library->name(), deterministic ? "the same bits every time" : "sums by atomics");
-    std::puts("type  head_dim values tokens window  forward MiB  backward MiB  pieces in 256 MiB (samples x kv heads)");
+    std::puts(
+        "type  head_dim values tokens window documents cap  forward MiB  backward MiB  pieces in 256 MiB (samples x kv "
+        "heads)");
     for (auto const type : {FusedCall::Type::bfloat16, FusedCall::Type::float16})
-      for (auto const& [dim, values, tokens, window] : {std::tuple(64, 64, 2048, 0),
-                                                        {64, 64, 8192, 0},
-                                                        {128, 128, 2048, 0},
-                                                        {128, 128, 8192, 0},
-                                                        {128, 128, 8192, 1024},
-                                                        {96, 96, 1000, 0},
-                                                        {192, 128, 2048, 0}}) {
+      for (auto const& [dim, values, tokens, window, documents, cap] : {std::tuple(64, 64, 2048, 0, false, 0.F),
+                                                                        {64, 64, 8192, 0, false, 0.F},
+                                                                        {128, 128, 2048, 0, false, 0.F},
+                                                                        {128, 128, 8192, 0, false, 0.F},
+                                                                        {128, 128, 8192, 1024, false, 0.F},
+                                                                        {96, 96, 1000, 0, false, 0.F},
+                                                                        {192, 128, 2048, 0, false, 0.F},
+                                                                        {64, 64, 2048, 0, true, 0.F},
+                                                                        {128, 128, 8192, 0, true, 0.F},
+                                                                        {128, 128, 8192, 1024, true, 0.F},
+                                                                        {96, 96, 1000, 0, true, 0.F},
+                                                                        {64, 64, 200, 0, true, 0.F},
+                                                                        {192, 128, 2048, 0, true, 0.F},
+                                                                        {128, 128, 2048, 0, false, 50.F},
+                                                                        {256, 256, 2048, 1024, false, 50.F},
+                                                                        {128, 128, 8192, 4096, true, 50.F}}) {
         FusedCall::Shape s;
         s.type = type;
-        s.samples = 2, s.seq_len = tokens, s.heads = 32, s.kv_heads = 8, s.window = window;
+        s.samples = 2, s.seq_len = tokens, s.heads = 32, s.kv_heads = 8, s.window = window, s.documents = documents,
+        s.softcap = cap;
         s.head_dim = dim, s.value_dim = values;
         s.scale = 0.125F;
         s.q_stride = s.k_stride = s.v_stride = 40 * dim + 8 * values, s.out_stride = 32 * values;
         auto back = s;
         back.dout_stride = s.out_stride;
         back.dq_stride = back.dk_stride = back.dv_stride = s.q_stride;
-        std::string text = fmt::format("{}  {:8} {:6} {:6} {:6}", type == FusedCall::Type::bfloat16 ? "bf16" : "fp16",
-                                       dim, values, tokens, window);
+        std::string text =
+            fmt::format("{}  {:8} {:6} {:6} {:6} {:9} {:3}", type == FusedCall::Type::bfloat16 ? "bf16" : "fp16", dim,
+                        values, tokens, window, documents, cap);
         for (bool const backward : {false, true}) {
           auto const bytes = library->plan(backward ? back : s, backward);
           if (!bytes) ++refused;

@@ -67,11 +67,11 @@ public:
         std::vector<double> dq(static_cast<std::size_t>(c.head_dim));
         for (std::size_t n = 0; n < p.size(); ++n) {
           auto const j = first + static_cast<std::int64_t>(n);
-          double score = 0, dp = 0;
-          for (std::int64_t d = 0; d < c.head_dim; ++d) score += c.scale * double(at.q(i, d)) * double(at.k(j, d));
+          double dp = 0;
+          auto const [score, slope] = score_of(c, at, i, j);
           for (std::int64_t d = 0; d < c.value_dim; ++d) dp += double(at.dout(i, d)) * double(at.v(j, d));
           double const prob = std::exp(score - double(c.lse[at.statistics + i]));
-          double const ds = prob * (dp - delta) * c.scale;
+          double const ds = prob * (dp - delta) * slope * c.scale;
           for (std::int64_t d = 0; d < c.head_dim; ++d) {
             dq[static_cast<std::size_t>(d)] += ds * double(at.k(j, d));
             dk_of(j, d) += ds * double(at.q(i, d));
@@ -114,14 +114,22 @@ private:
                   at(c.dout, y), at(c.dq, q), at(c.dk, k), at(c.dv, v)});
       }
   }
+  /// The score of query i and key j, and its derivative by the score without a cap.
+  static std::pair<double, double> score_of(FusedCall const& c, Head const& at, std::int64_t i, std::int64_t j) {
+    double score = 0;
+    for (std::int64_t d = 0; d < c.head_dim; ++d) score += c.scale * double(at.q(i, d)) * double(at.k(j, d));
+    if (c.softcap <= 0) return {score, 1.0};
+    double const tangent = std::tanh(score / c.softcap);
+    return {c.softcap * tangent, 1 - tangent * tangent};
+  }
   /// exp(score - top) of the keys that query i sees, in p: the first of them, top and their sum.
   static std::tuple<std::int64_t, double, double> row(FusedCall const& c, Head const& at, std::int64_t i,
                                                       std::vector<double>& p) {
-    std::int64_t const first = c.window > 0 ? std::max<std::int64_t>(0, i + 1 - c.window) : 0;
+    std::int64_t first = c.window > 0 ? std::max<std::int64_t>(0, i + 1 - c.window) : 0;
+    if (c.documents != nullptr) first = std::max<std::int64_t>(first, c.documents[at.sample * c.seq_len + i]);
     double top = -1e300, sum = 0;
     for (std::int64_t j = first; j <= i; ++j) {
-      double score = 0;
-      for (std::int64_t d = 0; d < c.head_dim; ++d) score += c.scale * double(at.q(i, d)) * double(at.k(j, d));
+      double const score = score_of(c, at, i, j).first;
       p.push_back(score);
       top = std::max(top, score);
     }

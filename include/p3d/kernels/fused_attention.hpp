@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Attention as one kernel of a vendor's library (cuDNN), instead of GEMMs of blocks and a softmax between them. A call
-// goes to the library if it has 16 bits in and out, whole samples, no dropout and no documents, and if the library has
-// a kernel for its shape that works in the call's scratch memory. Other calls take the GEMMs.
+// goes to the library if it has 16 bits in and out, whole samples and no dropout, and if the library has a kernel for
+// its shape that works in the call's scratch memory. Other calls take the GEMMs.
 
 #include <cstdint>
 #include <string>

@@ -127,12 +127,12 @@ TEST(FusedAttention, WantsALibraryThatIsThereAndSixteenBits) {
 }
 
 #if P3D_16BIT
-TEST(FusedAttention, CapsNoScores) {
+TEST(FusedAttention, DrawsNoDropout) {
   auto const result =
       parse("[run]\nprecision = \"bf16\"\n[linalg]\nattention = \"fused\"\n[data]\nformat = \"synthetic\"\n",
-            {"model.attention_softcap=50"}, 0);
+            {"model.dropout=0.1"}, 0);
   auto const error = only_error(result);
-  expect_contains(error.expected, has_fused_attention() ? "does not cap scores" : "this build of p3d has no library");
+  expect_contains(error.expected, has_fused_attention() ? "draws no dropout" : "this build of p3d has no library");
 }
 #endif
 

@@ -236,6 +236,35 @@ inline Vec plain_gradient(Case const& c, Vec const& qkv, Vec const& dout) {
   return g;
 }
 
+/// Expects the plain numbers of both directions, whoever computes them: the backward pass is given the whole output, as
+/// a vendor's library wants it.
+template <class S>
+void expect_plain(Case const& c) {
+  auto const qkv = rounded<S>(random_values("qkv", c.rows() * c.width())),
+             dout = rounded<S>(random_values("dout", c.rows() * c.out_width()));
+  auto const found = forward<S>(c, qkv);
+  auto const expected = plain(c, qkv);
+  expect_close(found.out, expected.out, roundoff<S>, "out");
+  expect_close(found.lse, expected.lse, 4e-6, "lse");
+  Owned2<S> const dqkv("p3d::test::dqkv", c.rows(), c.width());
+  auto const out = matrix_of<S>(c.rows(), c.out_width(), found.out), dy = matrix_of<S>(c.rows(), c.out_width(), dout),
+             x = matrix_of<S>(c.rows(), c.width(), qkv);
+  auto const lse = vector_of<Acc<S>>(found.lse);
+  Owned1<Acc<S>> const delta("p3d::test::delta", c.rows() * c.heads);
+  Parts<S const> const in(c, View2<S const>(x));
+  Parts<S> const d(c, dqkv);
+  auto const documents = ints_of(c.documents);
+  auto shape = c.shape();
+  shape.documents = documents;
+  Scratch<S> const scratch(shape);
+  auto const overwrite = kernels::Store::overwrite;
+  kernels::attention_backward<S>(ExecSpace(), shape, c.dropout(), scratch, in.q, in.k, in.v,
+                                 kernels::heads_of(View2<S const>(dy)), View1<Acc<S> const>(lse),
+                                 View1<Acc<S> const>(delta), overwrite, d.q, overwrite, d.k, d.v,
+                                 {{out.data(), static_cast<std::int64_t>(out.stride(0))}, View1<Acc<S>>(delta)});
+  expect_close(host(dqkv), plain_gradient(c, qkv, dout), 3 * roundoff<S>, "dqkv");
+}
+
 /// Some column ranges (begin, count) of a matrix, side by side.
 inline Vec columns_of(Vec const& m, std::int64_t width,
                       std::vector<std::pair<std::int64_t, std::int64_t>> const& ranges) {

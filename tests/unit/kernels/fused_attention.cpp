@@ -25,34 +25,6 @@ struct Use {
   ~Use() { kernels::set_fused_attention(nullptr); }
 };
 
-/// With the library's numbers, or the loops' of attention_case.hpp.
-template <class S>
-void expect_same(Case const& c) {
-  auto const qkv = rounded<S>(random_values("qkv", c.rows() * c.width())),
-             dout = rounded<S>(random_values("dout", c.rows() * c.out_width()));
-  auto const found = forward<S>(c, qkv);
-  auto const expected = plain(c, qkv);
-  expect_close(found.out, expected.out, roundoff<S>, "out");
-  expect_close(found.lse, expected.lse, 4e-6, "lse");
-  Owned2<S> const dqkv("p3d::test::dqkv", c.rows(), c.width());
-  auto const out = matrix_of<S>(c.rows(), c.out_width(), found.out), dy = matrix_of<S>(c.rows(), c.out_width(), dout),
-             x = matrix_of<S>(c.rows(), c.width(), qkv);
-  auto const lse = vector_of<Acc<S>>(found.lse);
-  Owned1<Acc<S>> const delta("p3d::test::delta", c.rows() * c.heads);
-  Parts<S const> const in(c, View2<S const>(x));
-  Parts<S> const d(c, dqkv);
-  auto const documents = ints_of(c.documents);
-  auto shape = c.shape();
-  shape.documents = documents;
-  Scratch<S> const scratch(shape);
-  auto const overwrite = kernels::Store::overwrite;
-  kernels::attention_backward<S>(ExecSpace(), shape, c.dropout(), scratch, in.q, in.k, in.v,
-                                 kernels::heads_of(View2<S const>(dy)), View1<Acc<S> const>(lse),
-                                 View1<Acc<S> const>(delta), overwrite, d.q, overwrite, d.k, d.v,
-                                 {{out.data(), static_cast<std::int64_t>(out.stride(0))}, View1<Acc<S>>(delta)});
-  expect_close(host(dqkv), plain_gradient(c, qkv, dout), 3 * roundoff<S>, "dqkv");
-}
-
 }  // namespace
 
 TEST(FusedAttention, TakesWholeSamplesInSixteenBits) {
@@ -61,25 +33,34 @@ TEST(FusedAttention, TakesWholeSamplesInSixteenBits) {
       auto c = with_values({2, 33, 4, 2, 16, 0.0}, values);
       c.window = window;
       Use<bfloat16> const bf16;
-      expect_same<bfloat16>(c);
+      expect_plain<bfloat16>(c);
       EXPECT_FALSE(bf16.library->pieces.empty());
       Use<float16> const fp16;
-      expect_same<float16>(c);
+      expect_plain<float16>(c);
       EXPECT_FALSE(fp16.library->pieces.empty());
+    }
+}
+
+TEST(FusedAttention, TakesDocumentsAndCaps) {
+  for (std::int64_t window : {0, 2})
+    for (double cap : {0.0, 0.75}) {
+      auto c = with_cap({2, 6, 2, 1, 8, 0.0}, cap);
+      c.window = window;
+      c.documents = {0, 0, 0, 3, 3, 3, 0, 1, 1, 1, 1, 5};
+      Use<bfloat16> const use;
+      expect_plain<bfloat16>(c);
+      EXPECT_EQ(use.library->pieces.size(), 2U);
     }
 }
 
 TEST(FusedAttention, LeavesOtherCallsToP3d) {
   Use<bfloat16> const use;
-  expect_same<bfloat16>(Case{2, 33, 4, 2, 16, 0.3});  // dropout
-  Case documents{1, 6, 2, 1, 8, 0.0};
-  documents.documents = {0, 0, 0, 3, 3, 3};
-  expect_same<bfloat16>(documents);
-  expect_same<bfloat16>(Case{1, 7, 2, 2, 6, 0.0});  // rows that are not on 16 bytes
+  expect_plain<bfloat16>(Case{2, 33, 4, 2, 16, 0.3});  // dropout
+  expect_plain<bfloat16>(Case{1, 7, 2, 2, 6, 0.0});    // rows that are not on 16 bytes
   EXPECT_EQ(kernels::fused_attention_refusal(), "rows are not on 16 bytes");
-  expect_same<bfloat16>(with_values({1, 7, 2, 2, 8, 0.0}, 6));
+  expect_plain<bfloat16>(with_values({1, 7, 2, 2, 8, 0.0}, 6));
   EXPECT_EQ(kernels::fused_attention_refusal(), "rows are not on 16 bytes");
-  expect_same<bfloat16>(Case{1, 7, 1, 1, 72, 0.0});
+  expect_plain<bfloat16>(Case{1, 7, 1, 1, 72, 0.0});
   EXPECT_EQ(kernels::fused_attention_refusal(), "no more than 64");
   EXPECT_TRUE(use.library->pieces.empty());
 }
@@ -108,7 +89,10 @@ TEST(FusedAttention, IsCutIntoPiecesThatFit) {
 }
 
 TEST(FusedAttention, PiecesGiveTheNumbersOfTheWhole) {
-  auto const c = with_values({4, 9, 4, 2, 8, 0.0}, 16);
+  auto c = with_values({4, 9, 4, 2, 8, 0.0}, 16);
+  for (int first : {0, 2, 4, 6})  // another second document in each sample
+    for (int i = 0; i < 9; ++i) c.documents.push_back(i < first ? 0 : first);
+  auto const documents = ints_of(c.documents);
   auto const qkv = rounded<bfloat16>(random_values("qkv", c.rows() * c.width()));
   auto const x = matrix_of<bfloat16>(c.rows(), c.width(), qkv);
   FusedLoops<bfloat16> library(2);
@@ -118,7 +102,7 @@ TEST(FusedAttention, PiecesGiveTheNumbersOfTheWhole) {
     FusedCall call;
     call.samples = c.samples, call.seq_len = c.seq, call.heads = c.heads, call.kv_heads = c.kv_heads;
     call.head_dim = c.dim, call.value_dim = c.values(), call.scale = 0.25, call.lse = lse.data(),
-    call.workspace_bytes = bytes;
+    call.documents = documents.data(), call.workspace_bytes = bytes;
     Parts<bfloat16> const in(c, x);
     auto const y = kernels::heads_of<bfloat16>(out);
     call.q = {in.q.data, in.q.stride}, call.k = {in.k.data, in.k.stride}, call.v = {in.v.data, in.v.stride};

@@ -30,7 +30,10 @@ TEST(Memory, ALibrarysAttentionHasNoneWhereItCannotBeTaken) {
   ASSERT_EQ(plan::no_fused_attention(c), "");
   EXPECT_GT(plan::fused_attention_bytes(c), 0);
   c.model.attention_softcap = 50.0;
-  EXPECT_EQ(plan::no_fused_attention(c), "it does not cap scores (model.attention_softcap)");
+  c.data.pack = true;
+  EXPECT_EQ(plan::no_fused_attention(c), "");
+  c.model.dropout = 0.1;
+  EXPECT_EQ(plan::no_fused_attention(c), "it draws no dropout as p3d does");
   EXPECT_EQ(plan::fused_attention_bytes(c), 0);
 }
 
