@@ -40,13 +40,11 @@ void embedding_backward(ExecSpace const& exec, View1<int const> tokens, View2<S 
       std::int64_t const token = tokens(r) - vocab_begin;
       return token < vocabulary ? token : std::int64_t(-1);
     };
-    auto const add = KOKKOS_LAMBDA(std::int64_t r, std::int64_t c) {
-      G& dw = dweight(tokens(r) - vocab_begin, c);
-      dw = static_cast<G>(dw + dout(r, c));
-    };
+    auto const from = KOKKOS_LAMBDA(std::int64_t r, std::int64_t c) { return dout(r, c); };
+    auto const to = KOKKOS_LAMBDA(std::int64_t token, std::int64_t c)->G& { return dweight(token, c); };
     auto const cols = static_cast<std::int64_t>(dout.extent(1));
     // Devices order the rows by token first; where there are too many rows for the workspace they do as the host does.
-    if (add_by_key("p3d::kernels::embedding_backward", exec, rows, cols, key, add)) return;
+    if (add_by_key("p3d::kernels::embedding_backward", exec, rows, cols, key, from, to)) return;
   }
   for_vector<column_width>(
       "p3d::kernels::embedding_backward", exec, dout.extent(1), KOKKOS_LAMBDA(std::int64_t c, int n) {
@@ -87,12 +85,10 @@ void position_backward(ExecSpace const& exec, TokenRows const& rows, View2<S con
     // A repeated position is no race, as in embedding_backward.
     if constexpr (!on_host) {
       auto const key = KOKKOS_LAMBDA(std::int64_t row) { return places(first_row + row); };
-      auto const add = KOKKOS_LAMBDA(std::int64_t row, std::int64_t c) {
-        G& dp = dpositions(places(first_row + row), c);
-        dp = static_cast<G>(dp + dout(row, c));
-      };
+      auto const from = KOKKOS_LAMBDA(std::int64_t row, std::int64_t c) { return dout(row, c); };
+      auto const to = KOKKOS_LAMBDA(std::int64_t place, std::int64_t c)->G& { return dpositions(place, c); };
       auto const cols = static_cast<std::int64_t>(dout.extent(1));
-      if (add_by_key("p3d::kernels::position_backward", exec, here, cols, key, add)) return;
+      if (add_by_key("p3d::kernels::position_backward", exec, here, cols, key, from, to)) return;
     }
     for_vector<column_width>(
         "p3d::kernels::position_backward", exec, dout.extent(1), KOKKOS_LAMBDA(std::int64_t c, int n) {
