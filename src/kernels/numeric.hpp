@@ -24,6 +24,13 @@
 #define P3D_SIMD_SUM(s)
 #define P3D_SIMD_MAX(m)
 #endif
+// P3D_UNROLL unrolls the loop below it on GPUs: an array whose indices are then known lies in registers, and in memory
+// otherwise. Compilers do that by themselves only for short bodies.
+#if defined(P3D_ON_NVIDIA) || defined(P3D_ON_AMD)
+#define P3D_UNROLL _Pragma("unroll")
+#else
+#define P3D_UNROLL
+#endif
 
 namespace p3d::kernels {
 
