@@ -137,6 +137,7 @@ void gemm(ExecSpace const& exec, Op op_a, Op op_b, float alpha, View2<S const> a
   auto const n = op_b == Op::none ? b.extent(1) : b.extent(0);
   P3D_REQUIRE(k == k_of_b && m == c.extent(0) && n == c.extent(1), "shapes of a GEMM do not fit");
   if (m == 0 || n == 0) return;
+  if (k == 0 && beta == 1.0F) return;  // experts without tokens have such gradients
   if (k == 0) return plain<S, C>(exec, op_a, op_b, 0.0F, a, b, beta, c);
   auto const size = [](std::size_t x) { return static_cast<std::int64_t>(x); };
   auto const stride = [](auto const& x) { return std::max<std::int64_t>(1, static_cast<std::int64_t>(x.stride(0))); };
