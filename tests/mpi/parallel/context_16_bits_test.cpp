@@ -85,17 +85,18 @@ Result attend(comm::Communicator& world, layout::ContextDivision const& division
   attention.forward(call, qkv, out, lse);
   attention.bring_latents(call);
   attention.backward(call, qkv, out, lse, dout, dqkv);
-  auto const on_host = [](auto const& m) {
+  // The first `columns` columns of a matrix. Whole matrices are copied: from a GPU a part cannot be.
+  auto const on_host = [](auto const& m, std::int64_t columns) {
     auto const host = device::host_copy(m);
     std::vector<double> all;
     for (std::size_t i = 0; i < host.extent(0); ++i)
-      for (std::size_t j = 0; j < host.extent(1); ++j) all.push_back(static_cast<double>(host(i, j)));
+      for (std::int64_t j = 0; j < columns; ++j) all.push_back(static_cast<double>(host(i, j)));
     return all;
   };
-  result.out = on_host(out);
-  result.dqkv = on_host(division.latents ? device::columns(dqkv, 0, heads.query_columns()) : dqkv);
-  result.dlatents = on_host(latents.gradient());
-  result.dup = on_host(latents.matrix_gradient());
+  result.out = on_host(out, heads.out_columns());
+  result.dqkv = on_host(dqkv, division.latents ? heads.query_columns() : heads.columns());
+  result.dlatents = on_host(latents.gradient(), heads.latent);
+  result.dup = on_host(latents.matrix_gradient(), heads.latent);
   return result;
 }
 

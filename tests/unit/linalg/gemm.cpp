@@ -124,8 +124,12 @@ float to_fp16(float x) { return p3d::base::float16_value(p3d::base::float16_bits
 TEST(RoundedGemm, IsTheGemmOfRoundedOperands) {
   using p3d::linalg::Operands;
   for (auto [to, rounded] : {std::pair{Operands::bf16, &to_bf16}, std::pair{Operands::fp16, &to_fp16}}) {
-    ASSERT_EQ(p3d::linalg::round_operands(to), p3d::linalg::detail::on_host);
-    if (!p3d::linalg::detail::on_host) continue;
+    bool const rounds = p3d::linalg::round_operands(to);
+    if (!p3d::linalg::detail::on_host) {  // a GPU's library may round, and says by no rule how
+      p3d::linalg::round_operands(Operands::fp32);
+      continue;
+    }
+    ASSERT_TRUE(rounds);
     for (Op op_a : {Op::none, Op::transpose})
       for (Op op_b : {Op::none, Op::transpose})
         for (auto [m, n, k] : std::vector<std::tuple<int, int, int>>{
