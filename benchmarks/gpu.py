@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""p3d on one GPU: steps of a Llama of 1.1 billion parameters in bf16, attention both ways, kernels against the ceilings
-of memory and GEMMs, and PyTorch beside them.
+"""p3d on one GPU in bf16: steps of a Llama of 1.1 billion parameters, with PyTorch beside them, steps of other kinds of
+models, attention both ways, and kernels against the ceilings of memory and GEMMs.
 
     gpu.py --build build/release [--out benchmark-results/gpu] [--peak 989.4] [--torch python3] [--steps 8]
-           [--only steps|attention|kernels]...
+           [--only steps|models|attention|kernels]...
 
 --build: a build of p3d for GPUs, with -DP3D_BUILD_BENCHMARKS=ON. --peak: TFLOP/s of the GPU in bf16 by its datasheet
-(989.4: H100 and H200). --torch: a Python that has PyTorch; without it there is no peer. Writes steps.csv, attention.csv
-and kernels.csv, and prints the steps.
+(989.4: H100 and H200). --torch: a Python that has PyTorch; without it there is no peer. Writes steps.csv, models.csv,
+attention.csv and kernels.csv, and prints the steps.
 
 MFU: FLOPs of the model over the time of the median step and the peak. Attention counts all keys of a sample, masked
 ones too, as in PaLM (arXiv 2204.02311, appendix B); causal_MFU counts the keys that are seen. Nothing that is
@@ -59,6 +59,19 @@ every = 0
 # Name, and what it sets. Sums of cuDNN's backward pass are in a fixed order where run.deterministic is true.
 FORMS = (("deterministic (default)", []), ("run.deterministic=false", ["run.deterministic=false"]),
          ("linalg.attention=gemms", ["linalg.attention=gemms"]))
+# The keys of INPUT that a preset has by itself.
+OF_MODEL = ("vocab_size", "hidden", "layers", "heads", "kv_heads", "ffn", "norm", "position", "activation", "bias",
+            "tied_embeddings")
+# Other kinds of models: name, tokens of a sample, samples of a microbatch, keys. The first three are the Llama.
+DENSE = ["model.layers=12", "model.hidden=2048", "model.heads=16", "model.kv_heads=4"]
+MODELS = (("packed documents", 2048, 4, ["data.pack=true", "data.eod_token=10"]),
+          ("packed documents, GEMMs", 2048, 4, ["data.pack=true", "data.eod_token=10", "linalg.attention=gemms"]),
+          ("dropout 0.1", 2048, 4, ["model.dropout=0.1"]),
+          ("32 experts of 1,024, 4 for a token", 4096, 2,
+           [*DENSE, "model.moe.experts=32", "model.moe.top_k=4", "model.moe.ffn=1024"]),
+          ("Moonlight, 4 of 27 layers (MLA, 64 experts)", 4096, 2,
+           ["model.preset=moonlight-16b-a3b", "model.layers=4"]),
+          ("gemma2-2b (caps, windows)", 4096, 1, ["model.preset=gemma2-2b"]))
 
 
 def arguments():
@@ -68,7 +81,7 @@ def arguments():
     parser.add_argument("--peak", type=float, default=989.4)
     parser.add_argument("--torch", default="")
     parser.add_argument("--steps", type=int, default=8, help="of each run, 2 at least; the first is not counted")
-    parser.add_argument("--only", action="append", choices=("steps", "attention", "kernels"))
+    parser.add_argument("--only", action="append", choices=("steps", "models", "attention", "kernels"))
     return parser.parse_args()
 
 
@@ -80,29 +93,39 @@ def output_of(command, folder):
     return done.stdout
 
 
+def write_input(folder, seq_len, micro, steps):
+    """The Llama's input, with a text that has as many tokens as its evaluation wants."""
+    text, path = folder / "text", folder / "llama-1b.toml"
+    text.write_bytes((HERE.parent / "LICENSE").read_bytes() * (1 + 40 * seq_len // 11000))
+    path.write_text(INPUT.format(hidden=HIDDEN, layers=LAYERS, steps=steps, seq_len=seq_len, micro=micro,
+                                 sequences=4 * micro, text=text))
+    return path
+
+
+def run_p3d(args, folder, path, run, keys):
+    """The median seconds of a step, the model's FLOPs of a step, the last loss, and the log's line of attention."""
+    log = output_of([args.build / "p3d", path, f"run.name={run}", *keys], folder)
+    if log is None:
+        return None
+    (args.out / f"{run}.log").write_text(log)
+    flops = json.loads((folder / "runs" / run / "summary.json").read_text())["model_flops_per_step"]
+    with open(folder / "runs" / run / "metrics.csv", newline="") as file:
+        metrics = list(csv.DictReader(file))
+    seconds = statistics.median(float(r["step_ms"]) for r in metrics[1:]) / 1000
+    attention = next((line for line in log.splitlines() if line.startswith("Attention")), "")
+    return seconds, flops, metrics[-1]["loss"], attention
+
+
 def time_steps(args, folder):
     rows = []
     for seq_len, micro in ((2048, 4), (8192, 1)):
-        sequences = 4 * micro
-        text = folder / "text"
-        text.write_bytes((HERE.parent / "LICENSE").read_bytes() * (1 + 40 * seq_len // 11000))
-        path = folder / "llama-1b.toml"
-        path.write_text(INPUT.format(hidden=HIDDEN, layers=LAYERS, steps=args.steps, seq_len=seq_len, micro=micro,
-                                     sequences=sequences, text=text))
-        tokens, flops = seq_len * sequences, None
+        tokens, flops = seq_len * 4 * micro, None
+        path = write_input(folder, seq_len, micro, args.steps)
         for name, keys in FORMS:
             run = name.split("=")[0].split(" ")[0].replace(".", "-") + f"-{seq_len}"
-            log = output_of([args.build / "p3d", path, f"run.name={run}", *keys], folder)
-            if log is None:
-                continue
-            (args.out / f"{run}.log").write_text(log)
-            summary = json.loads((folder / "runs" / run / "summary.json").read_text())
-            flops = summary["model_flops_per_step"]
-            with open(folder / "runs" / run / "metrics.csv", newline="") as file:
-                metrics = list(csv.DictReader(file))
-            seconds = statistics.median(float(r["step_ms"]) for r in metrics[1:]) / 1000
-            attention = next((line for line in log.splitlines() if line.startswith("Attention")), "")
-            rows.append(("p3d", name, seq_len, tokens, seconds, flops, metrics[-1]["loss"], attention))
+            if found := run_p3d(args, folder, path, run, keys):
+                seconds, flops, loss, attention = found
+                rows.append(("p3d", name, seq_len, tokens, seconds, flops, loss, attention))
         if args.torch:
             peer = [args.torch, HERE / "peers/pytorch_step.py", path, "--device", "cuda", "--precision", "bf16"]
             log = output_of([*peer, "--compile", "--steps", args.steps, "--warmup", 3], folder)
@@ -127,12 +150,35 @@ def time_steps(args, folder):
     return len(rows) == 2 * (len(FORMS) + bool(args.torch))
 
 
+def time_models(args, folder):
+    done = 0
+    with open(args.out / "models.csv", "w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow("model seq_len tokens_a_step step_s tokens_per_s TFLOPs MFU loss note".split())
+        for number, (name, seq_len, micro, keys) in enumerate(MODELS):
+            path = write_input(folder, seq_len, micro, args.steps)
+            if any(key.startswith("model.preset") for key in keys):  # the preset's own sizes
+                kept = [line for line in path.read_text().splitlines() if not line.startswith(OF_MODEL)]
+                path.write_text("\n".join(kept) + "\n")
+            found = run_p3d(args, folder, path, f"model-{number}", keys)
+            if not found:
+                continue
+            seconds, flops, loss, attention = found
+            tokens, speed = seq_len * 4 * micro, flops / seconds * 1e-12
+            writer.writerow([name, seq_len, tokens, f"{seconds:.4f}", f"{tokens / seconds:.0f}", f"{speed:.1f}",
+                             f"{speed / args.peak:.3f}", loss, attention])
+            file.flush()
+            print(f"{name:44} {seq_len:6} {tokens / seconds:9.0f} {speed:8.1f} {speed / args.peak:6.3f}", flush=True)
+            done += 1
+    return done == len(MODELS)
+
+
 def main():
     args = arguments()
     args.steps = max(2, args.steps)
     args.build, args.out = args.build.resolve(), args.out.resolve()
     args.out.mkdir(parents=True, exist_ok=True)
-    wanted = args.only or ["steps", "attention", "kernels"]
+    wanted = args.only or ["steps", "models", "attention", "kernels"]
     good = True
     kernels = args.build / "benchmarks/bench_kernels"
     with tempfile.TemporaryDirectory() as folder:
@@ -145,6 +191,8 @@ def main():
                     (args.out / f"{name}.csv").write_text(table)
         if "steps" in wanted:
             good = time_steps(args, pathlib.Path(folder)) and good
+        if "models" in wanted:
+            good = time_models(args, pathlib.Path(folder)) and good
     return 0 if good else 1
 
 

@@ -15,6 +15,7 @@
 
 #include "bench.hpp"
 
+#include <p3d/base/memory_sizes.hpp>
 #include <p3d/device/memory.hpp>
 #include <p3d/device/precision.hpp>
 #include <p3d/kernels/attention.hpp>
@@ -211,7 +212,7 @@ std::vector<Row> all_kernels(Sizes const& sizes) {
   add("embedding_forward", 2 * N * H, 0, [=] { kernels::embedding_forward<S>(e, targets, table, 0, x); });
   add("embedding_backward", 3 * N * H, N * H, [=] { kernels::embedding_backward<S>(e, targets, x, 0, dtable); });
   auto const qkv = matrix<S>(n, 3 * h), dqkv = matrix<S>(n, 3 * h);
-  auto const frequencies = vector<double>(h / heads / 2);
+  auto const frequencies = matrix<double>(1, h / heads / 2);
   add("rope", 4 * N * H, 6 * N * H, [=] {
     kernels::rope<S>(e, {0, 1, n}, {2 * heads, h / heads}, frequencies, kernels::Rotation::forward, qkv);
   });
@@ -299,12 +300,15 @@ void attention_both(std::int64_t tokens) {
   using S = device::bfloat16;
   struct Heads {
     std::int64_t seq_len, heads, kv_heads, dim, window;
+    std::int64_t value_dim = 0, document = 0;  ///< 0: dim; 0: a sample is one document
+    double softcap = 0;
   };
   device::ExecSpace const e;
   auto const name = kernels::fused_attention_name();
   fmt::print("# vendor's library: {}\n", name.empty() ? "none" : name);
   fmt::print(
-      "by,seq_len,heads,kv_heads,head_dim,window,samples,forward_ms,backward_ms,forward_TFLOPs,backward_TFLOPs,"
+      "by,seq_len,heads,kv_heads,head_dim,value_dim,window,document,softcap,samples,forward_ms,backward_ms,forward_"
+      "TFLOPs,backward_TFLOPs,"
       "calls_taken,scratch_MiB\n");
   for (Heads const& x : {Heads{2048, 32, 32, 64, 0},
                          {2048, 32, 4, 64, 0},
@@ -313,20 +317,33 @@ void attention_both(std::int64_t tokens) {
                          {8192, 32, 32, 64, 0},
                          {8192, 32, 4, 64, 0},
                          {8192, 32, 8, 128, 0},
-                         {8192, 32, 8, 128, 1024}}) {
+                         {8192, 32, 8, 128, 1024},
+                         {2048, 32, 4, 64, 0, 0, 512},
+                         {8192, 32, 8, 128, 0, 0, 1024},
+                         {4096, 8, 4, 256, 0, 0, 0, 50.0},
+                         {4096, 16, 16, 192, 0, 128}}) {
     kernels::AttentionShape shape;
     shape.samples = std::max<std::int64_t>(1, tokens / x.seq_len);
     shape.seq_len = x.seq_len;
     shape.queries = shape.keys = p3d::base::TokenSet::range(0, x.seq_len);
     shape.heads = x.heads, shape.kv_heads = x.kv_heads, shape.head_dim = x.dim, shape.window = x.window;
+    shape.value_dim = x.value_dim, shape.softcap = x.softcap;
     shape.scale = 1.0 / std::sqrt(static_cast<double>(x.dim));
-    std::int64_t const n = shape.samples * x.seq_len, out_width = x.heads * x.dim,
-                       width = out_width + 2 * x.kv_heads * x.dim;
+    std::int64_t const n = shape.samples * x.seq_len, out_width = x.heads * shape.values(), keys = x.heads * x.dim,
+                       values = keys + x.kv_heads * x.dim, width = values + x.kv_heads * shape.values();
+    Owned1<int> const documents("p3d::bench::documents", x.document > 0 ? n : 0);
+    if (x.document > 0) {
+      auto const first = Kokkos::create_mirror_view(documents);
+      for (std::int64_t i = 0; i < n; ++i) first(i) = static_cast<int>(i % x.seq_len / x.document * x.document);
+      Kokkos::deep_copy(documents, first);
+      shape.documents = documents;
+    }
     auto const qkv = matrix<S>(n, width), dqkv = matrix<S>(n, width), out = matrix<S>(n, out_width),
                d = matrix<S>(n, out_width);
     auto const lse = vector<F>(shape.statistics()), delta = vector<F>(shape.statistics());
     auto const memory = scratch_memory<S>(shape);
-    auto const keys = out_width, values = keys + x.kv_heads * x.dim;
+    kernels::reserve_fused_workspace(p3d::base::fused_attention_bytes(shape.samples, x.seq_len, x.heads, x.kv_heads,
+                                                                      std::max(x.dim, shape.values()), true));
     auto const all = kernels::Store::overwrite;
     View2<S const> const in = qkv, y = out, dy = d;
     View2<S> const gradients = dqkv;
@@ -344,10 +361,14 @@ void attention_both(std::int64_t tokens) {
                                      {kernels::heads_of(y), delta});
       device::fence(e, "p3d::bench::attention");
     }};
-    double const seen = x.window > 0 ? static_cast<double>(x.window) * static_cast<double>(x.seq_len - x.window) +
-                                           static_cast<double>(x.window) * static_cast<double>(x.window + 1) / 2
-                                     : static_cast<double>(x.seq_len) * static_cast<double>(x.seq_len + 1) / 2;
-    double const flops = 4.0 * seen * static_cast<double>(shape.samples * out_width);
+    auto const square = [](std::int64_t length) {
+      return static_cast<double>(length) * static_cast<double>(length + 1) / 2;
+    };
+    double const seen =
+        x.document > 0 ? static_cast<double>(x.seq_len / x.document) * square(x.document)
+        : x.window > 0 ? static_cast<double>(x.window) * static_cast<double>(x.seq_len - x.window) + square(x.window)
+                       : square(x.seq_len);
+    double const flops = 2.0 * seen * static_cast<double>(shape.samples * (keys + out_width));
     enum class By { gemms, library, library_with_atomics };
     for (auto by : {By::gemms, By::library, By::library_with_atomics}) {
       if (by != By::gemms && name.empty()) continue;
@@ -357,18 +378,19 @@ void attention_both(std::int64_t tokens) {
       forward.work(), backward.work();
       auto const taken = kernels::fused_attention_calls() - before;
       bench::time_in_turn({&forward, &backward}, 3);
-      fmt::print("{},{},{},{},{},{},{},{:.3f},{:.3f},{:.1f},{:.1f},{},{:.0f}\n",
+      fmt::print("{},{},{},{},{},{},{},{},{},{},{:.3f},{:.3f},{:.1f},{:.1f},{},{:.0f}\n",
                  by == By::gemms     ? "gemms"
                  : by == By::library ? "library"
                                      : "library with atomics",
-                 x.seq_len, x.heads, x.kv_heads, x.dim, x.window, shape.samples, forward.best() * 1e3,
-                 backward.best() * 1e3, flops / forward.best() * 1e-12, 2.5 * flops / backward.best() * 1e-12, taken,
-                 static_cast<double>(memory.extent(0)) / 1048576.0);
+                 x.seq_len, x.heads, x.kv_heads, x.dim, shape.values(), x.window, x.document, x.softcap, shape.samples,
+                 forward.best() * 1e3, backward.best() * 1e3, flops / forward.best() * 1e-12,
+                 2.5 * flops / backward.best() * 1e-12, taken, static_cast<double>(memory.extent(0)) / 1048576.0);
       std::fflush(stdout);
       if (taken < 2 && by != By::gemms) fmt::print("# refused: {}\n", kernels::fused_attention_refusal());
     }
     kernels::use_fused_attention(false);
   }
+  kernels::reserve_fused_workspace(0);
 }
 
 /// A sliding window against all keys.

@@ -53,7 +53,10 @@ configure_and_build() {
   else
     # Several sources at a time: half the compiling, where all of it is to be done anyhow. tests/lint/alone.py looks
     # whether each source includes what it needs, for those who call cmake themselves.
-    cmake --preset "$preset" -DCMAKE_UNITY_BUILD=ON
+    # One leg compiles the benchmarks, so that they keep up with p3d.
+    local options=(-DCMAKE_UNITY_BUILD=ON)
+    [[ $preset != release ]] || options+=(-DP3D_BUILD_BENCHMARKS=ON)
+    cmake --preset "$preset" "${options[@]}"
   fi
   cmake --build --preset "$preset" -j "$JOBS" --target "$target"
 }

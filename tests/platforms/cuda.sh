@@ -5,7 +5,7 @@
 # usage: tests/platforms/cuda.sh [--only kokkos|program|tests|sass]... [--arch 80|90]... [--wheels] [--chroot] [-j jobs]
 #   kokkos    the CUDA toolkit, Kokkos and Kokkos-Kernels (tests/platforms/kokkos.sh)
 #   program   libp3d, p3d, and what stands beside it
-#   tests     all tests
+#   tests     all tests, and the benchmarks
 #   sass      registers, spills, tensor-core instructions and constant-memory launches of the kernels (sass.py)
 #   --arch    sm_80 and sm_90 unless named; --wheels: CUDA of Python's packages, also where the machine has its own
 #   --chroot  in a fresh Debian 12 (needs root and debootstrap)
@@ -125,7 +125,8 @@ configure() {
   fi
   quietly "$work/configure.log" cmake -S "$P3D_ROOT" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
     -DCMAKE_CXX_COMPILER="$kokkos/bin/nvcc_wrapper" -DCMAKE_PREFIX_PATH="$kokkos" -DCUDAToolkit_ROOT="$CUDA_ROOT" \
-    -DP3D_NATIVE_ARCH=ON -DP3D_CHECK_HEADERS=OFF -DP3D_NCCL=ON -DCMAKE_UNITY_BUILD=ON "${options[@]}"
+    -DP3D_NATIVE_ARCH=ON -DP3D_CHECK_HEADERS=OFF -DP3D_NCCL=ON -DP3D_BUILD_BENCHMARKS=ON -DCMAKE_UNITY_BUILD=ON \
+    "${options[@]}"
   grep -E '^--   (C\+\+20 compiler|nvcc|Kokkos|cuBLAS|NCCL|cuDNN|MPI)' "$work/configure.log" | sed 's/^-- //'
 }
 
