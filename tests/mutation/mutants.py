@@ -93,7 +93,7 @@ KERNELS = [
     ("attention.cpp", ", call.softcap = shape.softcap;", ";", "kernels_portable"),
     ("attention_fused.cpp", "piece.documents += sample * call.seq_len;", "piece.documents += 0;", "kernels_portable"),
     ("column_sum.hpp", "(other < row ? same << bits : 0)", "(other > row ? same << bits : 0)", "kernels_portable"),
-    ("rope.cpp", "std::rint(angle * (1 / turn))", "std::rint(angle * 0.16)", "kernels_portable"),
+    ("rope.cpp", "turn = 6.283185307179586476925;", "turn = 6.2832;", "kernels_portable"),
     ("cached_attention.cpp", "cap > T(0) ? soft_cap(dot, cap) : dot", "dot", "kernels"),
     ("../model/vocabulary.cpp", "  kernels::cap_logits<S>(tp_->exec, softcap_, s.logits);\n", "",
      "invariance_vocabulary_np2"),

@@ -69,8 +69,9 @@ TEST(Rope, MatchesComplexNumbers) {
 template <class S>
 void check_16_bits() {
   auto const v = rounded<S>(x);
-  for (Rotation rotation : {Rotation::forward, Rotation::backward})
-    expect_rounded<S>(rotate<S>(v, rotation, 1000), rotate<double>(v, rotation, 1000));
+  for (std::int64_t offset : {1000, 1000000})
+    for (Rotation rotation : {Rotation::forward, Rotation::backward})
+      expect_rounded<S>(rotate<S>(v, rotation, offset), rotate<double>(v, rotation, offset));
 }
 TEST(Rope, In16BitsIsTheOneInDoubleRoundedOnce) {
   check_16_bits<bfloat16>();
