@@ -62,8 +62,9 @@ FORMS = (("deterministic (default)", []), ("run.deterministic=false", ["run.dete
 # The keys of INPUT that a preset has by itself.
 OF_MODEL = ("vocab_size", "hidden", "layers", "heads", "kv_heads", "ffn", "norm", "position", "activation", "bias",
             "tied_embeddings")
-# Other kinds of models: name, tokens of a sample, samples of a microbatch, keys. The first three are the Llama.
 DENSE = ["model.layers=12", "model.hidden=2048", "model.heads=16", "model.kv_heads=4"]
+# Other kinds of models: name, tokens of a sample, samples of a microbatch, keys. The first three are the Llama.
+# Documents are lines of the text: 60 bytes on average.
 MODELS = (("packed documents", 2048, 4, ["data.pack=true", "data.eod_token=10"]),
           ("packed documents, GEMMs", 2048, 4, ["data.pack=true", "data.eod_token=10", "linalg.attention=gemms"]),
           ("dropout 0.1", 2048, 4, ["model.dropout=0.1"]),

@@ -52,14 +52,15 @@ export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD}
 configure_and_build() {
   local preset=$1 target=${2:-all}
   say "Configure and build preset $preset into build/$preset ($JOBS jobs)"
-  if [[ -f build/$preset/build.ninja ]]; then
+  # Several sources at a time: half the compiling, where all of it is to be done anyhow. tests/lint/alone.py looks
+  # whether each source includes what it needs, for those who call cmake themselves.
+  local options=(-DCMAKE_UNITY_BUILD=ON)
+  # One leg compiles the benchmarks, so that they keep up with p3d.
+  [[ $preset != release ]] || options+=(-DP3D_BUILD_BENCHMARKS=ON)
+  if [[ -f build/$preset/build.ninja ]] &&
+      { [[ $preset != release ]] || grep -q '^P3D_BUILD_BENCHMARKS:BOOL=ON' "build/$preset/CMakeCache.txt"; }; then
     note "build/$preset is configured already; cmake looks at it again by itself if a CMake file changed"
   else
-    # Several sources at a time: half the compiling, where all of it is to be done anyhow. tests/lint/alone.py looks
-    # whether each source includes what it needs, for those who call cmake themselves.
-    # One leg compiles the benchmarks, so that they keep up with p3d.
-    local options=(-DCMAKE_UNITY_BUILD=ON)
-    [[ $preset != release ]] || options+=(-DP3D_BUILD_BENCHMARKS=ON)
     cmake --preset "$preset" "${options[@]}"
   fi
   cmake --build --preset "$preset" -j "$JOBS" --target "$target"

@@ -68,7 +68,7 @@ std::optional<FusedCall> fused_call(ExecSpace const& exec, AttentionShape const&
                                     AttentionScratch scratch, HeadRows<S const> q, HeadRows<S const> k,
                                     HeadRows<S const> v, View1<Acc<S> const> lse) {
   auto const tokens = shape.queries.size();
-  bool const whole = shape.queries == shape.keys && shape.queries.stride == 1 && shape.queries.runs[1].count == 0;
+  bool const whole = shape.queries == shape.keys && shape.queries == base::TokenSet::range(0, shape.seq_len);
   if constexpr (on_host || std::is_same_v<S, Acc<S>> || !std::is_same_v<S, D>) {
     return std::nullopt;
   } else {

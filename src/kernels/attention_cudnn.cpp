@@ -37,7 +37,8 @@ void check(bool good, std::string const& call, std::string const& text) {
 }
 
 /// Scores between the first product and the softmax, as operations of the graph, where a call has documents or a cap.
-/// cuDNN then takes no mask of its own beside them: this is the whole mask. It sees to columns beyond the last key.
+/// cuDNN then takes no mask of its own beside them: this is the whole mask. cuDNN itself hides columns beyond the last
+/// key.
 class Scores {
 public:
   using Graph = std::shared_ptr<fe::graph::Graph>;
@@ -53,8 +54,8 @@ public:
     scores = keep(graph, scores, row, column, fe::PointwiseMode_t::CMP_GE, "causal");
     if (documents) scores = keep(graph, scores, column, documents, fe::PointwiseMode_t::CMP_GE, "document");
     if (s.window > 0 && s.window < s.seq_len) {
-      auto const last = std::make_shared<fe::graph::Tensor_attributes>(static_cast<std::int32_t>(s.window));
-      auto const end = two(graph, column, last, fe::PointwiseMode_t::ADD, "window_end", fe::DataType_t::INT32);
+      auto const width = std::make_shared<fe::graph::Tensor_attributes>(static_cast<std::int32_t>(s.window));
+      auto const end = two(graph, column, width, fe::PointwiseMode_t::ADD, "window_end", fe::DataType_t::INT32);
       scores = keep(graph, scores, end, row, fe::PointwiseMode_t::CMP_GT, "window");
     }
     return scores;
@@ -176,13 +177,20 @@ private:
     auto& plan = plans_.emplace_back();
     plan.shape = shape;
     plan.backward = backward;
+    constexpr std::size_t pads_no_more = 91501;
+    if (backward && own_mask(shape) && shape.seq_len % 128 != 0 && cudnnGetVersion() < pads_no_more) {
+      plan.refusal = "before 9.15.1 it takes documents and capped scores only for samples of a multiple of 128 tokens";
+      return plan;
+    }
     if (device_) plan.graph.set_device_properties(device_).set_sm_version(sm_version_).set_sm_count(sm_count_);
     describe(plan);
     auto state = make_plan(plan.graph);
-    if (state.is_good())
+    if (state.is_good()) {
       plan.workspace_bytes = plan.graph.get_workspace_size();
-    else
-      plan.refusal = state.get_message();
+    } else {  // the first line: names of engines follow, below a line of underscores
+      plan.refusal = state.get_message().substr(0, state.get_message().find('\n'));
+      plan.refusal.erase(plan.refusal.find_last_not_of("_ ") + 1);
+    }
     return plan;
   }
 
@@ -211,6 +219,8 @@ private:
         .set_stride({s.seq_len * stride, width, stride, 1});
   }
 
+  /// True when the mask is of p3d's own operations (Scores).
+  static bool own_mask(FusedCall::Shape const& s) { return s.documents || s.softcap > 0; }
   /// Fills the graph with the operations of forward or of backward.
   void describe(Planned& plan) const {
     auto const& s = plan.shape;
@@ -223,7 +233,7 @@ private:
     plan.k = rows(plan, "k", s.kv_heads, s.head_dim, s.k_stride);
     plan.v = rows(plan, "v", s.kv_heads, s.value_dim, s.v_stride);
     // A window of w counts the query itself, in cuDNN as in p3d: keys with column + w > row are seen.
-    bool const window = s.window > 0 && s.window < s.seq_len, own_mask = s.documents || s.softcap > 0;
+    bool const window = s.window > 0 && s.window < s.seq_len, masked = own_mask(s);
     if (s.documents)
       plan.documents = plan.graph.tensor(fe::graph::Tensor_attributes()
                                              .set_name("documents")
@@ -236,8 +246,8 @@ private:
     if (!plan.backward) {
       auto options =
           fe::graph::SDPA_attributes().set_name("attention").set_generate_stats(true).set_attn_scale(s.scale);
-      options.set_causal_mask(!own_mask);
-      if (own_mask)
+      options.set_causal_mask(!masked);
+      if (masked)
         options.set_score_mod(bent);
       else if (window)
         options.set_diagonal_band_left_bound(static_cast<int>(s.window));
@@ -256,8 +266,8 @@ private:
                                      .set_dim(row_dim)
                                      .set_stride(row_stride));
     auto options = fe::graph::SDPA_backward_attributes().set_name("attention_backward").set_attn_scale(s.scale);
-    options.set_causal_mask(!own_mask).set_deterministic_algorithm(deterministic_);
-    if (own_mask) {
+    options.set_causal_mask(!masked).set_deterministic_algorithm(deterministic_);
+    if (masked) {
       options.set_score_mod(bent);
       options.set_score_mod_bprop([&plan](Scores::Graph const& graph, Tensor gradient) {
         return plan.scores.backward(plan.shape, graph, std::move(gradient));

@@ -119,6 +119,10 @@ bool run_fused(FusedAttention& library, FusedCall const& call, bool backward) {
     if (state().refusal.empty()) state().refusal = "no piece of a call works in the memory that there is";
     return false;
   }
+  if ((cut->samples < call.samples || cut->kv_heads < call.kv_heads) && call.seq_len % 4 != 0) {
+    state().refusal = "numbers of a piece's tokens are not on 16 bytes";  // documents and lse, 4 bytes a token
+    return false;
+  }
   auto const group = call.heads / call.kv_heads;
   for (std::int64_t sample = 0; sample < call.samples; sample += cut->samples) {
     for (std::int64_t kv = 0; kv < call.kv_heads; kv += cut->kv_heads) {

@@ -54,8 +54,8 @@ struct Block {
   }
 };
 
-/// The base of kernels on rows of scores. A team has one row; a thread takes four columns at a time. It keeps them in
-/// registers where its part of a row is `held` fours at most, and reads them again where held is 0.
+/// The base of kernels on rows of scores. A team has one row; a thread takes four columns at a time. With `held` > 0 a
+/// thread's part of a row is `held` fours at most, and all of them are in its registers at once.
 template <class S, int held = 0>
 struct ScoreRows {
   using T = Acc<S>;
@@ -135,9 +135,7 @@ struct ScoreRows {
 /// of the GEMM with v.
 template <class S, bool plain, int held>
 struct Softmax : ScoreRows<S, held> {
-  // A row whose scores one warp keeps waits for nobody: on an H200 forward takes 5.3 ms instead of 6.3 (2,048 tokens).
-  static constexpr bool holds = true;
-  static constexpr int least_threads = 32;
+  static constexpr bool holds = true;  // it would read twice
   using T = Acc<S>;
   using Base = ScoreRows<S, held>;
   using Row = typename Base::Row;
@@ -210,8 +208,7 @@ struct Softmax : ScoreRows<S, held> {
 /// gradients of scores.
 template <class S, bool plain, int held>
 struct ScoreGradients : ScoreRows<S, held> {
-  static constexpr bool holds = false;  // it reads once anyway
-  static constexpr int least_threads = 128;
+  static constexpr bool holds = false;
   using T = Acc<S>;
   using Base = ScoreRows<S, held>;
   T *scores, *gradients;
@@ -348,15 +345,18 @@ struct StoreBoth {
 };
 
 /// Launches Rows<S, plain, held> on the rows of scores of a block, one team to each. `plain` rows have neither a cap
-/// nor dropout. Where Rows holds scores in 16 bits' attention, `held` is the number of fours that a thread has of a
-/// row, if 16 are enough; else it is 0.
+/// nor dropout. `held` > 0 is for attention in 16 bits where Rows::holds and a thread has 16 fours of a row at most.
 template <template <class, bool, int> class Rows, class S, class... Args>
 void launch_rows(std::string const& label, ExecSpace const& exec, Problem<S> const& p, Block const& b,
                  Args const&... args) {
   std::int64_t const fours = (b.keys + 3) / 4;
+  constexpr bool holds = ScoreRows<S>::narrow && Rows<S, true, 0>::holds;
   bool const plain = p.shape.softcap == 0 && !p.dropout.active();
-  int threads = plain ? Rows<S, true, 0>::least_threads : 128;
-  while (16 * threads < fours && threads < 1024) threads *= 2;
+  // A plain row that one warp keeps waits for nobody: on an H200 forward takes 5.3 ms instead of 6.3 (32 heads, 16,384
+  // tokens in samples of 2,048). Other rows gain nothing by other teams than 128 threads. The registers of the kernels
+  // allow no more than 384.
+  int threads = holds && plain ? 32 : 128;
+  while (holds && plain && 16 * threads < fours && threads < 256) threads *= 2;
   auto const policy =
       on_cores ? team_policy<RowPolicy>(exec, b.rows()) : RowPolicy(exec, team_count(b.rows()), threads);
   if (on_cores) threads = std::max(1, team_threads);
@@ -366,7 +366,7 @@ void launch_rows(std::string const& label, ExecSpace const& exec, Problem<S> con
     else
       launch_kernel(label, policy, Rows<S, false, held()>(p, b, args...));
   };
-  if constexpr (ScoreRows<S>::narrow && Rows<S, true, 0>::holds) {
+  if constexpr (holds) {
     if (fours <= 4 * threads) return launch(std::integral_constant<int, 4>());
     if (fours <= 8 * threads) return launch(std::integral_constant<int, 8>());
     if (fours <= 16 * threads) return launch(std::integral_constant<int, 16>());

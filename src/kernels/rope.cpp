@@ -16,8 +16,8 @@ template <class S>
 struct Turn {
   double cosine, sine;
   KOKKOS_INLINE_FUNCTION static Turn of(double angle) {
-    // On a GPU each head has its angles computed once more, and in double they take longer than the rows' memory. For
-    // 16 bits whole turns are taken off in double, and the rest is a float: 1e-7 away.
+    // On a GPU each part of the heads has its angles computed once more, in double. For 16 bits whole turns are taken
+    // off in double, and the rest is a float: 1e-7 away.
     if constexpr (!on_host && sizeof(S) == 2) {
       constexpr double turn = 6.283185307179586476925;
       auto const rest = static_cast<float>(angle - turn * std::rint(angle * (1 / turn)));

@@ -35,8 +35,10 @@ std::string no_fused_attention(config::Config const& c) {
 std::int64_t fused_attention_bytes(config::Config const& c) {
   if (c.linalg.attention == config::AttentionKernel::gemms || !no_fused_attention(c).empty()) return 0;
   auto const a = layout::block_sizes(c).attention;
+  // A fixed order of sums takes memory in the backward pass, which GEMMs compute where cp divides the samples.
+  bool const in_order = c.run.deterministic && layout::context_division(c).cp == 1;
   return base::fused_attention_bytes(a.samples, a.place_tokens, a.place_heads, a.place_kv_heads,
-                                     std::max(a.head_dim, a.value_dim), c.run.deterministic);
+                                     std::max(a.head_dim, a.value_dim), in_order);
 }
 
 TypeBytes type_bytes(config::Config const& config) {

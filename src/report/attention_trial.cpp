@@ -49,7 +49,9 @@ struct Sample {
     shape.heads = sizes.heads / members, shape.kv_heads = sizes.kv_heads / members;
     shape.head_dim = sizes.head_dim, shape.value_dim = sizes.value_dim;
     shape.scale = 1.0 / std::sqrt(static_cast<double>(sizes.head_dim));
-    shape.softcap = c.model.attention_softcap;
+    // Scores are of the size of 1, which a model's cap (50, say) would hardly bend: a library that forgot it would
+    // pass.
+    shape.softcap = c.model.attention_softcap > 0 ? 1.0 : 0.0;
     shape.window = c.model.window_of(0);
     if (c.data.pack) {
       documents = device::Owned1<int>("p3d::report::attention_documents", shape.seq_len);

@@ -2,7 +2,12 @@
 // What cuDNN makes of p3d's attention on a GPU that is not here: its plans, and the memory that they work in.
 // usage: cudnn_plans <description of a GPU, in cuDNN's form>
 
+#include <p3d/base/memory_sizes.hpp>
+
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
 
 #include <cstdio>
 #include <fstream>
@@ -17,6 +22,8 @@ int main(int argc, char** argv) {
   if (argc != 2) return 2;
   std::ifstream file(argv[1]);
   std::string const device{std::istreambuf_iterator<char>(file), {}};
+  // Before Hopper the backward pass has no wide heads, and no mask of our own.
+  bool const hopper = nlohmann::json::parse(device).at("deviceVer").get<int>() >= 900;
   int refused = 0;
   for (bool const deterministic : {true, false}) {
     auto const library = vendor_attention({.deterministic = deterministic, .device = device});
@@ -56,9 +63,19 @@ int main(int argc, char** argv) {
                         values, tokens, window, documents, cap);
         for (bool const backward : {false, true}) {
           auto const bytes = library->plan(backward ? back : s, backward);
-          if (!bytes) ++refused;
+          bool const masked = documents || cap > 0;
+          if (!bytes && (hopper || (dim <= 128 && !masked))) ++refused;
           text += bytes ? fmt::format("  {:12.1f}", static_cast<double>(*bytes) / 1048576)
                         : "  refused: " + library->refusal();
+        }
+        // One head of keys with its queries works in the memory that a run plans for it.
+        auto one = back;
+        one.samples = one.kv_heads = 1, one.heads = s.heads / s.kv_heads;
+        auto const planned =
+            p3d::base::fused_attention_bytes(1, tokens, one.heads, 1, std::max(dim, values), deterministic);
+        if (auto const bytes = library->plan(one, true); bytes && planned > 0 && *bytes > planned) {
+          ++refused;
+          text += fmt::format("  a head takes {} bytes, planned are {}", *bytes, planned);
         }
         auto const cut = cut_fused(*library, back, true, 256 << 20);
         text += cut ? fmt::format("  {} x {}", cut->samples, cut->kv_heads) : "  none";

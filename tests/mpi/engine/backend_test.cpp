@@ -38,8 +38,7 @@ config::Config make_config(Words const& more, int ranks) {
 class Backend : public ::testing::Test {
 protected:
   void SetUp() override {
-    if (!device::on_host())
-      GTEST_SKIP() << "the fake works in host memory: tests/platforms/gpu.sh leaves this program out";
+    if (!device::on_host()) GTEST_SKIP() << "the fake works in host memory";
   }
   Backend() {
     collectives::set_views_are_device(true);

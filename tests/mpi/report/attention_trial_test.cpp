@@ -39,6 +39,25 @@ private:
   test::FusedLoops<device::bfloat16> right_;
 };
 
+/// A library that does not see a part of a call.
+class Forgetful final : public kernels::FusedAttention {
+public:
+  explicit Forgetful(void (*forget)(kernels::FusedCall&)) : forget_(forget) {}
+  std::string name() const override { return "forgetful"; }
+  std::string refusal() const override { return ""; }
+  std::optional<std::int64_t> plan(kernels::FusedCall::Shape const&, bool) override { return 0; }
+  bool forward(kernels::FusedCall const& call) override { return right_.forward(without(call)); }
+  bool backward(kernels::FusedCall const& call) override { return right_.backward(without(call)); }
+
+private:
+  kernels::FusedCall without(kernels::FusedCall call) const {
+    forget_(call);
+    return call;
+  }
+  void (*forget_)(kernels::FusedCall&);
+  test::FusedLoops<device::bfloat16> right_;
+};
+
 struct Using {
   explicit Using(std::shared_ptr<kernels::FusedAttention> library) { kernels::set_fused_attention(std::move(library)); }
   ~Using() { kernels::set_fused_attention(nullptr); }
@@ -57,6 +76,24 @@ TEST(TryAttention, FindsWrongNumbers) {
   auto const trial = report::try_attention<Bf16>(small());
   EXPECT_TRUE(trial.taken);
   EXPECT_GT(trial.apart, report::attention_tolerance);
+}
+
+TEST(TryAttention, HasDocumentsAndCaps) {
+  auto packed = small(), capped = small();
+  packed.data.pack = true;
+  capped.model.attention_softcap = 50.0;
+  for (auto const& c : {packed, capped}) {
+    Using const library(std::make_shared<test::FusedLoops<device::bfloat16>>());
+    auto const trial = report::try_attention<Bf16>(c);
+    EXPECT_TRUE(trial.taken) << trial.refusal;
+    EXPECT_LT(trial.apart, report::attention_tolerance / 2);
+  }
+  {
+    Using const library(std::make_shared<Forgetful>([](kernels::FusedCall& call) { call.documents = nullptr; }));
+    EXPECT_GT(report::try_attention<Bf16>(packed).apart, report::attention_tolerance);
+  }
+  Using const library(std::make_shared<Forgetful>([](kernels::FusedCall& call) { call.softcap = 0; }));
+  EXPECT_GT(report::try_attention<Bf16>(capped).apart, report::attention_tolerance);
 }
 
 TEST(TryAttention, SaysWhyALibraryRefuses) {

@@ -179,4 +179,79 @@ TEST(AttentionBlocks, In16BitsAddUpInMore) {
   }
 }
 
+/// A few queries at the end of a long sample, which look at keys far apart: `count` query rows of 8 numbers over `seq`
+/// keys and values.
+template <class S>
+void check_long_rows(std::int64_t seq, double softcap) {
+  SCOPED_TRACE("softcap " + std::to_string(softcap));
+  using A = Acc<S>;
+  constexpr std::int64_t count = 3, dim = 8;
+  Case c{1, seq, 1, 1, dim, 0.0};
+  c.softcap = softcap;
+  auto shape = c.shape();
+  shape.queries = TokenSet::range(seq - count, seq);
+  auto q = rounded<S>(random_values("q", count * dim)), k = rounded<S>(random_values("k", seq * dim)),
+       v = rounded<S>(random_values("v", seq * dim)), dout = rounded<S>(random_values("dout", count * dim));
+  std::int64_t const seen[] = {17, seq / 2 + 1, seq - 5};  // keys that are most of a row
+  for (std::int64_t i = 0; i < count; ++i)
+    for (std::int64_t d = 0; d < dim; ++d) k[seen[i] * dim + d] = 8 * q[i * dim + d];
+  Vec out(count * dim), dq(count * dim), dk(seq * dim), dv(seq * dim), p(seq), slope(seq);
+  for (std::int64_t i = 0; i < count; ++i) {
+    auto const keys = seq - count + i + 1;
+    double sum = 0, mean = 0;
+    for (std::int64_t j = 0; j < keys; ++j) {
+      double score = 0;
+      for (std::int64_t d = 0; d < dim; ++d) score += shape.scale * q[i * dim + d] * k[j * dim + d];
+      double const tangent = softcap > 0 ? std::tanh(score / softcap) : 0;
+      slope[j] = 1 - tangent * tangent;
+      sum += p[j] = std::exp(softcap > 0 ? softcap * tangent : score);
+    }
+    for (std::int64_t j = 0; j < keys; ++j) p[j] /= sum;
+    for (std::int64_t j = 0; j < keys; ++j)
+      for (std::int64_t d = 0; d < dim; ++d) {
+        out[i * dim + d] += p[j] * v[j * dim + d];
+        dv[j * dim + d] += p[j] * dout[i * dim + d];
+        mean += p[j] * dout[i * dim + d] * v[j * dim + d];
+      }
+    for (std::int64_t j = 0; j < keys; ++j) {
+      double dp = 0;
+      for (std::int64_t d = 0; d < dim; ++d) dp += dout[i * dim + d] * v[j * dim + d];
+      double const ds = shape.scale * p[j] * (dp - mean) * slope[j];
+      for (std::int64_t d = 0; d < dim; ++d) {
+        dq[i * dim + d] += ds * k[j * dim + d];
+        dk[j * dim + d] += ds * q[i * dim + d];
+      }
+    }
+  }
+  auto const rows_q = matrix_of<S>(count, dim, q), rows_k = matrix_of<S>(seq, dim, k),
+             rows_v = matrix_of<S>(seq, dim, v), rows_d = matrix_of<S>(count, dim, dout);
+  Owned2<S> const y("p3d::test::out", count, dim);
+  Owned2<A> const of_q("p3d::test::dq", count, dim), of_k("p3d::test::dk", seq, dim), of_v("p3d::test::dv", seq, dim);
+  Owned1<A> const lse("p3d::test::lse", count), delta("p3d::test::delta", count);
+  Scratch<S> const scratch(shape);
+  auto const heads = [](auto const& m) { return kernels::heads_of(View2<S const>(m)); };
+  auto const all = kernels::Store::overwrite;
+  kernels::attention_forward<S, S>(ExecSpace(), shape, {}, scratch, heads(rows_q), heads(rows_k), heads(rows_v), all,
+                                   kernels::heads_of(View2<S>(y)), lse);
+  kernels::attention_delta<S>(ExecSpace(), shape, heads(y), heads(rows_d), delta);
+  kernels::attention_backward<S, A>(ExecSpace(), shape, {}, scratch, heads(rows_q), heads(rows_k), heads(rows_v),
+                                    heads(rows_d), View1<A const>(lse), View1<A const>(delta), all,
+                                    kernels::heads_of(View2<A>(of_q)), all, kernels::heads_of(View2<A>(of_k)),
+                                    kernels::heads_of(View2<A>(of_v)));
+  // Delta is of the rounded output, and the keys that are seen most are large.
+  double const tolerance = std::is_same_v<S, A> ? 1e-5 : 16 * roundoff<S>;
+  expect_close(host(y), out, tolerance / 4, "out");
+  expect_close(host(of_q), dq, tolerance, "dq");
+  expect_close(host(of_k), dk, tolerance, "dk");
+  expect_close(host(of_v), dv, tolerance, "dv");
+}
+
+// Lengths on both sides of those whose rows a team of a GPU keeps in registers.
+TEST(AttentionRows, MayBeLong) {
+  for (std::int64_t seq : {9000, 16384, 16390, 40000})
+    for (double softcap : {0.0, 6.0}) check_long_rows<bfloat16>(seq, softcap);
+  check_long_rows<float>(40000, 6.0);
+  check_long_rows<double>(70000, 6.0);
+}
+
 }  // namespace attention_test

@@ -89,9 +89,9 @@ TEST(FusedAttention, IsCutIntoPiecesThatFit) {
 }
 
 TEST(FusedAttention, PiecesGiveTheNumbersOfTheWhole) {
-  auto c = with_values({4, 9, 4, 2, 8, 0.0}, 16);
+  auto c = with_values({4, 12, 4, 2, 8, 0.0}, 16);
   for (int first : {0, 2, 4, 6})  // another second document in each sample
-    for (int i = 0; i < 9; ++i) c.documents.push_back(i < first ? 0 : first);
+    for (int i = 0; i < 12; ++i) c.documents.push_back(i < first ? 0 : first);
   auto const documents = ints_of(c.documents);
   auto const qkv = rounded<bfloat16>(random_values("qkv", c.rows() * c.width()));
   auto const x = matrix_of<bfloat16>(c.rows(), c.width(), qkv);
@@ -113,9 +113,9 @@ TEST(FusedAttention, PiecesGiveTheNumbersOfTheWhole) {
   };
   auto const whole = run(1 << 20);
   EXPECT_EQ(library.pieces.size(), 1U);
-  EXPECT_EQ(run(2 * 2 * 4 * 81), whole);
+  EXPECT_EQ(run(2 * 2 * 4 * 144), whole);
   EXPECT_EQ(library.pieces.size(), 2U);
-  EXPECT_EQ(run(2 * 2 * 81), whole);
+  EXPECT_EQ(run(2 * 2 * 144), whole);
   EXPECT_EQ(library.pieces.size(), 8U);
 }
 
