@@ -34,18 +34,8 @@ log_every = 1
 eval_batches = 0
 precision = "bf16"
 [model]
-vocab_size = 32000
-hidden = {hidden}
-layers = {layers}
-heads = 32
-kv_heads = 4
-ffn = 5632
 seq_len = {seq_len}
-norm = "rmsnorm"
-position = "rope"
-activation = "swiglu"
-bias = false
-tied_embeddings = false
+{model}
 [batch]
 micro = {micro}
 global = {sequences}
@@ -56,12 +46,20 @@ lr = 1e-5
 [checkpoint]
 every = 0
 """
+LLAMA = f"""vocab_size = 32000
+hidden = {HIDDEN}
+layers = {LAYERS}
+heads = 32
+kv_heads = 4
+ffn = 5632
+norm = "rmsnorm"
+position = "rope"
+activation = "swiglu"
+bias = false
+tied_embeddings = false"""
 # Name, and what it sets. Sums of cuDNN's backward pass are in a fixed order where run.deterministic is true.
 FORMS = (("deterministic (default)", []), ("run.deterministic=false", ["run.deterministic=false"]),
          ("linalg.attention=gemms", ["linalg.attention=gemms"]))
-# The keys of INPUT that a preset has by itself.
-OF_MODEL = ("vocab_size", "hidden", "layers", "heads", "kv_heads", "ffn", "norm", "position", "activation", "bias",
-            "tied_embeddings")
 DENSE = ["model.layers=12", "model.hidden=2048", "model.heads=16", "model.kv_heads=4"]
 # Other kinds of models: name, tokens of a sample, samples of a microbatch, keys. The first three are the Llama.
 # Documents are lines of the text: 60 bytes on average.
@@ -94,12 +92,12 @@ def output_of(command, folder):
     return done.stdout
 
 
-def write_input(folder, seq_len, micro, steps):
-    """The Llama's input, with a text that has as many tokens as its evaluation wants."""
+def write_input(folder, seq_len, micro, steps, model=LLAMA):
+    """The input of a model, with a text that has as many tokens as its evaluation wants."""
     text, path = folder / "text", folder / "llama-1b.toml"
     text.write_bytes((HERE.parent / "LICENSE").read_bytes() * (1 + 40 * seq_len // 11000))
-    path.write_text(INPUT.format(hidden=HIDDEN, layers=LAYERS, steps=steps, seq_len=seq_len, micro=micro,
-                                 sequences=4 * micro, text=text))
+    path.write_text(INPUT.format(model=model, steps=steps, seq_len=seq_len, micro=micro, sequences=4 * micro,
+                                 text=text))
     return path
 
 
@@ -157,10 +155,8 @@ def time_models(args, folder):
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow("model seq_len tokens_a_step step_s tokens_per_s TFLOPs MFU loss note".split())
         for number, (name, seq_len, micro, keys) in enumerate(MODELS):
-            path = write_input(folder, seq_len, micro, args.steps)
-            if any(key.startswith("model.preset") for key in keys):  # the preset's own sizes
-                kept = [line for line in path.read_text().splitlines() if not line.startswith(OF_MODEL)]
-                path.write_text("\n".join(kept) + "\n")
+            preset = any(key.startswith("model.preset") for key in keys)  # it has sizes of its own
+            path = write_input(folder, seq_len, micro, args.steps, "" if preset else LLAMA)
             found = run_p3d(args, folder, path, f"model-{number}", keys)
             if not found:
                 continue

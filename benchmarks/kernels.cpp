@@ -307,9 +307,8 @@ void attention_both(std::int64_t tokens) {
   auto const name = kernels::fused_attention_name();
   fmt::print("# vendor's library: {}\n", name.empty() ? "none" : name);
   fmt::print(
-      "by,seq_len,heads,kv_heads,head_dim,value_dim,window,document,softcap,samples,forward_ms,backward_ms,forward_"
-      "TFLOPs,backward_TFLOPs,"
-      "calls_taken,scratch_MiB\n");
+      "by,seq_len,heads,kv_heads,head_dim,value_dim,window,document,softcap,samples,forward_ms,backward_ms,"
+      "forward_TFLOPs,backward_TFLOPs,calls_taken,scratch_MiB\n");
   for (Heads const& x : {Heads{2048, 32, 32, 64, 0},
                          {2048, 32, 4, 64, 0},
                          {2048, 32, 32, 128, 0},

@@ -29,7 +29,7 @@ inline std::int64_t rows_of_block(std::int64_t rows, std::int64_t width, std::in
 
 /// to(key, c) += from(r, c) for every column c of the rows r with key(r) >= 0. One thread takes the rows of one key one
 /// after the other, in order; rows of other keys run at the same time. Returns false, with nothing done, where the rows
-/// are too many for the workspace.
+/// are too many to sort.
 ///
 /// Rows are sorted by counting for each row those that come before it: rows^2 comparisons, by a team for each row
 /// (8,192 tokens: 163 microseconds on an H200). So a thread has a list of its rows, and reads several at a time.
@@ -38,7 +38,8 @@ bool add_by_key(std::string const& label, ExecSpace const& exec, std::int64_t ro
                 From const& from, To const& to) {
   if (rows == 0 || cols == 0) return true;
   constexpr int bits = 18;  // of each of three counts in one sum; more rows take a GPU 0.2 s and more to sort
-  if (rows > column_workspace_size / 2 || rows >= std::int64_t(1) << bits) return false;
+  if (rows >= std::int64_t(1) << bits) return false;
+  static_assert(3 * sizeof(int) << bits <= column_workspace_size * sizeof(double));
   // sorted[] has the rows in order. The rows of row r's key are the first[r] ones from sorted[begin[r]] on if r is the
   // first of them, else first[r] is 0.
   auto* const sorted = reinterpret_cast<int*>(column_workspace().data());

@@ -43,7 +43,7 @@ void embedding_backward(ExecSpace const& exec, View1<int const> tokens, View2<S 
     auto const from = KOKKOS_LAMBDA(std::int64_t r, std::int64_t c) { return dout(r, c); };
     auto const to = KOKKOS_LAMBDA(std::int64_t token, std::int64_t c)->G& { return dweight(token, c); };
     auto const cols = static_cast<std::int64_t>(dout.extent(1));
-    // Devices order the rows by token first; where there are too many rows for the workspace they do as the host does.
+    // Devices order the rows by token first; where there are too many rows to sort they do as the host does.
     if (add_by_key("p3d::kernels::embedding_backward", exec, rows, cols, key, from, to)) return;
   }
   for_vector<column_width>(

@@ -4,6 +4,7 @@
 // vectorise. Both are polynomials without branches and calls; devices take their own functions. Example: soft_cap(75,
 // 50) = 50 tanh(1.5) = 45.3.
 
+#include <p3d/base/host_device.hpp>
 #include <p3d/kernels/common.hpp>
 
 #include <cmath>

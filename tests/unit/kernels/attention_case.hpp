@@ -25,6 +25,7 @@ struct Case {
   std::vector<int> documents{};  ///< [samples, seq]: the first token of each one's document
   std::int64_t value_dim = 0;    ///< 0: dim
   double softcap = 0.0;          ///< c: scaled scores s become c tanh(s / c); 0: none
+  std::int64_t first_query = 0;  ///< the loops leave out the queries before it
   std::int64_t values() const { return value_dim > 0 ? value_dim : dim; }
   std::int64_t width() const { return (heads + kv_heads) * dim + kv_heads * values(); }
   std::int64_t out_width() const { return heads * values(); }
@@ -67,6 +68,19 @@ inline Case with_values(Case c, std::int64_t value_dim) {
 inline Case with_cap(Case c, double softcap) {
   c.softcap = softcap;
   return c;
+}
+
+/// The first token of each one's document, for documents of these lengths, again and again.
+inline std::vector<int> documents_of(std::int64_t samples, std::int64_t seq, std::vector<int> const& lengths) {
+  std::vector<int> out;
+  std::size_t next = 0;
+  for (std::int64_t s = 0; s < samples; ++s)
+    for (int first = 0; first < seq;) {
+      int const end = std::min(static_cast<int>(seq), first + lengths[next++ % lengths.size()]);
+      out.insert(out.end(), static_cast<std::size_t>(end - first), first);
+      first = end;
+    }
+  return out;
 }
 
 struct Output {
@@ -197,7 +211,7 @@ inline Output plain(Case const& c, Vec const& qkv) {
   Vec p;
   for (std::int64_t sample = 0; sample < c.samples; ++sample)
     for (std::int64_t head = 0; head < c.heads; ++head)
-      for (std::int64_t i = 0; i < c.seq; ++i) {
+      for (std::int64_t i = c.first_query; i < c.seq; ++i) {
         Head const h{c, sample, head};
         y.lse[(sample * c.heads + head) * c.seq + i] = h.probabilities(qkv, i, p);
         for (std::int64_t j = 0; j <= i; ++j)
@@ -212,7 +226,7 @@ inline Vec plain_gradient(Case const& c, Vec const& qkv, Vec const& dout) {
   double const scale = 1.0 / std::sqrt(static_cast<double>(c.dim));
   for (std::int64_t sample = 0; sample < c.samples; ++sample)
     for (std::int64_t head = 0; head < c.heads; ++head)
-      for (std::int64_t i = 0; i < c.seq; ++i) {
+      for (std::int64_t i = c.first_query; i < c.seq; ++i) {
         Head const h{c, sample, head};
         h.probabilities(qkv, i, p);
         double mean = 0;

@@ -10,19 +10,6 @@ namespace attention_test {
 
 using p3d::base::TokenSet;
 
-/// The first token of each one's document, for documents of these lengths, again and again.
-std::vector<int> documents_of(std::int64_t samples, std::int64_t seq, std::vector<int> const& lengths) {
-  std::vector<int> out;
-  std::size_t next = 0;
-  for (std::int64_t s = 0; s < samples; ++s)
-    for (int first = 0; first < seq;) {
-      int const end = std::min(static_cast<int>(seq), first + lengths[next++ % lengths.size()]);
-      out.insert(out.end(), static_cast<std::size_t>(end - first), first);
-      first = end;
-    }
-  return out;
-}
-
 std::vector<Case> cases() {
   std::vector<Case> out;
   auto const add = [&](Case c, std::int64_t window, std::vector<int> const& lengths) {
@@ -179,71 +166,48 @@ TEST(AttentionBlocks, In16BitsAddUpInMore) {
   }
 }
 
-/// A few queries at the end of a long sample, which look at keys far apart: `count` query rows of 8 numbers over `seq`
-/// keys and values.
+/// A few queries at the end of a long sample, each of which looks most at one key, far from those of the others.
 template <class S>
 void check_long_rows(std::int64_t seq, double softcap) {
   SCOPED_TRACE("softcap " + std::to_string(softcap));
   using A = Acc<S>;
   constexpr std::int64_t count = 3, dim = 8;
-  Case c{1, seq, 1, 1, dim, 0.0};
-  c.softcap = softcap;
+  auto c = with_cap({1, seq, 1, 1, dim, 0.0}, softcap);
+  c.first_query = seq - count;
   auto shape = c.shape();
-  shape.queries = TokenSet::range(seq - count, seq);
-  auto q = rounded<S>(random_values("q", count * dim)), k = rounded<S>(random_values("k", seq * dim)),
-       v = rounded<S>(random_values("v", seq * dim)), dout = rounded<S>(random_values("dout", count * dim));
-  std::int64_t const seen[] = {17, seq / 2 + 1, seq - 5};  // keys that are most of a row
+  shape.queries = TokenSet::range(c.first_query, seq);
+  auto qkv = rounded<S>(random_values("qkv", c.rows() * c.width()));
+  auto const dout = rounded<S>(random_values("dout", c.rows() * c.out_width()));
+  std::int64_t const most[] = {17, seq / 2 + 1, seq - 5};
+  Head const head{c, 0, 0};
   for (std::int64_t i = 0; i < count; ++i)
-    for (std::int64_t d = 0; d < dim; ++d) k[seen[i] * dim + d] = 8 * q[i * dim + d];
-  Vec out(count * dim), dq(count * dim), dk(seq * dim), dv(seq * dim), p(seq), slope(seq);
-  for (std::int64_t i = 0; i < count; ++i) {
-    auto const keys = seq - count + i + 1;
-    double sum = 0, mean = 0;
-    for (std::int64_t j = 0; j < keys; ++j) {
-      double score = 0;
-      for (std::int64_t d = 0; d < dim; ++d) score += shape.scale * q[i * dim + d] * k[j * dim + d];
-      double const tangent = softcap > 0 ? std::tanh(score / softcap) : 0;
-      slope[j] = 1 - tangent * tangent;
-      sum += p[j] = std::exp(softcap > 0 ? softcap * tangent : score);
-    }
-    for (std::int64_t j = 0; j < keys; ++j) p[j] /= sum;
-    for (std::int64_t j = 0; j < keys; ++j)
-      for (std::int64_t d = 0; d < dim; ++d) {
-        out[i * dim + d] += p[j] * v[j * dim + d];
-        dv[j * dim + d] += p[j] * dout[i * dim + d];
-        mean += p[j] * dout[i * dim + d] * v[j * dim + d];
-      }
-    for (std::int64_t j = 0; j < keys; ++j) {
-      double dp = 0;
-      for (std::int64_t d = 0; d < dim; ++d) dp += dout[i * dim + d] * v[j * dim + d];
-      double const ds = shape.scale * p[j] * (dp - mean) * slope[j];
-      for (std::int64_t d = 0; d < dim; ++d) {
-        dq[i * dim + d] += ds * k[j * dim + d];
-        dk[j * dim + d] += ds * q[i * dim + d];
-      }
-    }
-  }
-  auto const rows_q = matrix_of<S>(count, dim, q), rows_k = matrix_of<S>(seq, dim, k),
-             rows_v = matrix_of<S>(seq, dim, v), rows_d = matrix_of<S>(count, dim, dout);
+    for (std::int64_t d = 0; d < dim; ++d) qkv[head.k(most[i], d)] = 8 * qkv[head.q(c.first_query + i, d)];
+  auto const x = matrix_of<S>(seq, c.width(), qkv), dy = matrix_of<S>(seq, dim, dout);
   Owned2<S> const y("p3d::test::out", count, dim);
-  Owned2<A> const of_q("p3d::test::dq", count, dim), of_k("p3d::test::dk", seq, dim), of_v("p3d::test::dv", seq, dim);
+  Owned2<A> const dq("p3d::test::dq", count, dim), dkv("p3d::test::dkv", seq, 2 * dim);
   Owned1<A> const lse("p3d::test::lse", count), delta("p3d::test::delta", count);
   Scratch<S> const scratch(shape);
-  auto const heads = [](auto const& m) { return kernels::heads_of(View2<S const>(m)); };
+  auto const last = [&](View2<S const> m) {  // the rows of the queries
+    auto rows = kernels::heads_of(m);
+    rows.data += c.first_query * rows.stride;
+    return rows;
+  };
+  Parts<S const> const in(c, View2<S const>(x));
+  auto const q = last(x), d = last(dy);
   auto const all = kernels::Store::overwrite;
-  kernels::attention_forward<S, S>(ExecSpace(), shape, {}, scratch, heads(rows_q), heads(rows_k), heads(rows_v), all,
-                                   kernels::heads_of(View2<S>(y)), lse);
-  kernels::attention_delta<S>(ExecSpace(), shape, heads(y), heads(rows_d), delta);
-  kernels::attention_backward<S, A>(ExecSpace(), shape, {}, scratch, heads(rows_q), heads(rows_k), heads(rows_v),
-                                    heads(rows_d), View1<A const>(lse), View1<A const>(delta), all,
-                                    kernels::heads_of(View2<A>(of_q)), all, kernels::heads_of(View2<A>(of_k)),
-                                    kernels::heads_of(View2<A>(of_v)));
+  kernels::attention_forward<S, S>(ExecSpace(), shape, {}, scratch, q, in.k, in.v, all, kernels::heads_of(View2<S>(y)),
+                                   lse);
+  kernels::attention_delta<S>(ExecSpace(), shape, kernels::heads_of(View2<S const>(y)), d, delta);
+  kernels::attention_backward<S, A>(ExecSpace(), shape, {}, scratch, q, in.k, in.v, d, View1<A const>(lse),
+                                    View1<A const>(delta), all, kernels::heads_of(View2<A>(dq)), all,
+                                    kernels::heads_of(View2<A>(dkv)), kernels::heads_of(View2<A>(dkv), dim));
   // Delta is of the rounded output, and the keys that are seen most are large.
   double const tolerance = std::is_same_v<S, A> ? 1e-5 : 16 * roundoff<S>;
-  expect_close(host(y), out, tolerance / 4, "out");
-  expect_close(host(of_q), dq, tolerance, "dq");
-  expect_close(host(of_k), dk, tolerance, "dk");
-  expect_close(host(of_v), dv, tolerance, "dv");
+  auto const gradient = plain_gradient(c, qkv, dout);
+  expect_close(host(y), rows_of(plain(c, qkv).out, 1, seq, dim, shape.queries), tolerance / 4, "out");
+  expect_close(host(dq), columns_of(rows_of(gradient, 1, seq, c.width(), shape.queries), c.width(), {{0, dim}}),
+               tolerance, "dq");
+  expect_close(host(dkv), columns_of(gradient, c.width(), {{dim, 2 * dim}}), tolerance, "dkv");
 }
 
 // Lengths on both sides of those whose rows a team of a GPU keeps in registers.

@@ -88,6 +88,16 @@ TEST(FusedAttention, IsCutIntoPiecesThatFit) {
   EXPECT_EQ(library.refusal(), "no more than 64");
 }
 
+TEST(FusedAttention, PiecesBeginOnSixteenBytes) {
+  FusedLoops<bfloat16> library(2);
+  FusedCall call;
+  call.samples = 2, call.seq_len = 9, call.heads = call.kv_heads = 1, call.head_dim = call.value_dim = 8;
+  call.workspace_bytes = 2 * 81;
+  EXPECT_FALSE(kernels::run_fused(library, call, false));
+  EXPECT_EQ(kernels::fused_attention_refusal(), "numbers of a piece's tokens are not on 16 bytes");
+  EXPECT_TRUE(library.pieces.empty());
+}
+
 TEST(FusedAttention, PiecesGiveTheNumbersOfTheWhole) {
   auto c = with_values({4, 12, 4, 2, 8, 0.0}, 16);
   for (int first : {0, 2, 4, 6})  // another second document in each sample

@@ -125,6 +125,9 @@ TEST(RoundedGemm, IsTheGemmOfRoundedOperands) {
   using p3d::linalg::Operands;
   for (auto [to, rounded] : {std::pair{Operands::bf16, &to_bf16}, std::pair{Operands::fp16, &to_fp16}}) {
     bool const rounds = p3d::linalg::round_operands(to);
+#if defined(P3D_PORTABLE_FORM)
+    ASSERT_FALSE(rounds);
+#endif
     if (!p3d::linalg::detail::on_host) {  // a GPU's library may round, and says by no rule how
       p3d::linalg::round_operands(Operands::fp32);
       continue;
