@@ -6,6 +6,6 @@ import h5py
 import numpy
 
 with h5py.File(sys.argv[1], "r") as file:
-    for kind in ("parameters", "first_moment", "second_moment"):
+    for kind in ("parameters", "first_moment", "second_moment", "previous_weights"):
         for name, array in file.get(kind, {}).items():
             print(f"{kind}/{name} {numpy.linalg.norm(array[...].astype('f8').ravel()):.16e}")

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copies a p3d checkpoint with other numbers in some arrays, without p3d, and seals the copy. The shapes stay.
 
-usage: write_checkpoint.py FILE COPY KIND/NAME=ARRAY.npy ...        KIND: parameters, first_moment, second_moment
+usage: write_checkpoint.py FILE COPY KIND/NAME=ARRAY.npy ...        KIND: parameters, first_moment, ...
 """
 import shutil
 import sys

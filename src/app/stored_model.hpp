@@ -68,7 +68,7 @@ int with_weights(config::Config const& c, StoredModel& model, comm::Communicator
   linalg::set_gemm_choice(report::usual_gemms(c, world));
   engine::Trainer<P> trainer(c, world);
   auto const element = io::element_of(c.run.precision);
-  auto const parts = trainer.checkpoint_parts(false);
+  auto const parts = trainer.checkpoint_parts({});
   auto const buffer_bytes = c.checkpoint.buffer_mb << 20;
   if (model.checkpoint)
     io::load_parts(world, *model.checkpoint, element, parts, buffer_bytes);

@@ -30,6 +30,8 @@ struct Key {
   std::string full() const { return section + "." + name; }
 };
 
+/// Adds the keys of [model].
+void add_model(std::vector<Key>& table);
 /// Adds the keys of [model.mla].
 void add_mla(std::vector<Key>& table);
 /// Adds the keys of [model.mtp].

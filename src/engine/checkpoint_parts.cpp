@@ -86,8 +86,13 @@ void connect(io::CheckpointPart& p, device::OffloadedArray<T>& from, std::int64_
 }  // namespace
 
 template <class P>
-std::vector<io::CheckpointPart> checkpoint_parts(RankContext& rank, RankMemory<P>& memory, bool optimizer_state) {
-  auto const arrays = optimizer_state ? config::state_of(rank.config.optimizer).arrays : config::StateArrays{};
+std::vector<io::CheckpointPart> checkpoint_parts(RankContext& rank, RankMemory<P>& memory, config::StateArrays arrays) {
+  // Where gradients are late, a file with both versions of the weights has the newest ones as its parameters, which are
+  // the last array of the state in memory, and the older ones as an array of the state. Where a file has one version,
+  // it goes to where layers read, and the next step makes two of it.
+  bool const two_versions = !arrays.empty() && arrays.back().weights;
+  if (two_versions) memory.make_two_versions();
+  memory.show_newest(!two_versions);
   device::fence(rank.exec, "p3d::engine::checkpoint_parts");
   std::vector<io::CheckpointPart> out;
   for (auto const& [number, owner] : memory.units()) {
@@ -99,19 +104,24 @@ std::vector<io::CheckpointPart> checkpoint_parts(RankContext& rank, RankMemory<P
           auto const at = item.offset + r.first - run.begin;
           auto const add = [&](char const* group, auto&& from, std::int64_t offset) {
             auto part = make_part(item, r, group);
-            connect(part, from, offset, [&memory] { memory.master_changed(); });
+            connect(part, from, offset, [&memory, two_versions] {
+              memory.master_changed();
+              if (!two_versions) memory.set_one_version();
+            });
             part.replicas = &replicas;
             part.writes = !run.copy && (!item.spec->tied || unit->stage.is_first());
             out.push_back(std::move(part));
           };
           auto& offloaded = unit->offloaded;
+          auto const* const read = two_versions ? arrays.back().name : "parameters";
           if (offloaded && offloaded->parts().master) {
-            add("parameters", offloaded->master, run.packed + at);
+            add(read, offloaded->master, run.packed + at);
           } else {
-            add("parameters", unit->params.master(run), at);
+            add(read, unit->params.master(run), at);
           }
           for (std::size_t k = 0; k < arrays.size(); ++k) {
-            auto const add_state = [&](auto&& from) { add(arrays[k].name, from, run.packed + at); };
+            auto const* const name = arrays[k].weights ? "parameters" : arrays[k].name;
+            auto const add_state = [&](auto&& from) { add(name, from, run.packed + at); };
             if (offloaded && k < offloaded->parts().arrays) {
               add_state(offloaded->state[k]);
             } else {
@@ -127,7 +137,7 @@ std::vector<io::CheckpointPart> checkpoint_parts(RankContext& rank, RankMemory<P
 }
 
 #define P3D_INSTANTIATE(P) \
-  template std::vector<io::CheckpointPart> checkpoint_parts<P>(RankContext&, RankMemory<P>&, bool);
+  template std::vector<io::CheckpointPart> checkpoint_parts<P>(RankContext&, RankMemory<P>&, config::StateArrays);
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE
 

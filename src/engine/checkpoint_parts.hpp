@@ -11,9 +11,9 @@
 
 namespace p3d::engine {
 
-/// The parts of the parameters and, on request, of the optimizer's state that this rank owns. Valid as long as `rank`
-/// and `memory`.
+/// The parts of the parameters, and of these arrays of the optimizer's state, that this rank owns. Valid as long as
+/// `rank` and `memory`, and until the next step or evaluation where gradients are late.
 template <class P>
-std::vector<io::CheckpointPart> checkpoint_parts(RankContext& rank, RankMemory<P>& memory, bool optimizer_state);
+std::vector<io::CheckpointPart> checkpoint_parts(RankContext& rank, RankMemory<P>& memory, config::StateArrays arrays);
 
 }  // namespace p3d::engine

@@ -56,7 +56,8 @@ template <class P>
 RankMemory<P>::RankMemory(RankContext& rank, data::TokenSource const& source, ProviderFactory<P> const& provider)
     : rank_(&rank),
       activations_memory_(prepare_reductions(source)),
-      sums_("p3d::engine::sums", 2 + static_cast<std::size_t>(rank.config.model.mtp.depth)) {
+      sums_("p3d::engine::sums", 2 + static_cast<std::size_t>(rank.config.model.mtp.depth)),
+      late_(rank.config.optimizer.delay > 0) {
   make_replica_groups();
   comm::agree(rank.mesh.world(), "take the memory that the run needs", [&] { allocate(provider); });
 }
@@ -221,8 +222,48 @@ std::vector<double> RankMemory<P>::take_sums() {
 }
 
 template <class P>
+void RankMemory<P>::make_two_versions() {
+  if (!std::exchange(one_version_, false) || !late_) return;
+  for (auto& [number, unit] : units_)
+    for_pieces(*unit, [&](optim::Piece<P>& piece, auto const&) {
+      Kokkos::deep_copy(rank_->exec, piece.master, piece.replaced_master);
+    });
+  master_is_newer_ = true;  // a pass over offloaded weights stores values that it did not load
+}
+
+template <class P>
+void RankMemory<P>::show_newest(bool newest) {
+  if (!late_ || shows_newest_ == newest) return;
+  shows_newest_ = newest;
+  if (one_version_) return;
+  for (auto& [number, unit] : units_) {
+    for_pieces(*unit, [&](optim::Piece<P>& piece, auto const&) {
+      kernels::exchange<typename P::Master>(rank_->exec, piece.master, piece.replaced_master);
+    });
+    if (unit->sharded) unit->sharded->updated();
+  }
+  master_is_newer_ = true;
+}
+
+template <class P>
+void RankMemory<P>::pass_version(int stage) {
+  if (!late_) return;
+  for (auto& [number, unit] : units_) {
+    if (stage >= 0 && number != stage) continue;
+    for_pieces(*unit, [&](optim::Piece<P>& piece, device::View1<typename P::Storage> values) {
+      Kokkos::deep_copy(rank_->exec, piece.replaced_master, piece.master);
+      if (P::has_master) unit->params.round_run(rank_->exec, piece.run, piece.master, values, false, 0);
+    });
+    if (unit->sharded) unit->sharded->updated();
+  }
+}
+
+template <class P>
 void RankMemory<P>::refresh_weights(std::int64_t updates) {
+  make_two_versions();
   if (!std::exchange(master_is_newer_, false)) return;
+  // Rounding at random goes by the number of the update that made the version.
+  if (late_ && !shows_newest_) updates = std::max<std::int64_t>(0, updates - 1);
   auto const& exec = rank_->exec;
   bool const stochastic = rank_->config.precision.stochastic_rounding;
   for (auto& [number, owner] : units_) {
@@ -236,7 +277,7 @@ void RankMemory<P>::refresh_weights(std::int64_t updates) {
                                            stochastic, updates);
                         });
     } else if (P::has_master) {
-      for_master(*owner, [&](layout::OwnedRun const& run, auto const& master) {
+      visit_master(*owner, false, [&](layout::OwnedRun const& run, auto const& master) {
         params.round_run(exec, run, master, params.stored(run), stochastic, updates);
       });
     }

@@ -59,21 +59,19 @@ public:
   /// each block of multi-token prediction.
   std::vector<double> take_sums();
 
-  /// Calls visit(run, master weights) for all that a stage's unit owns.
+  /// Calls visit(run, master weights) for all that a stage's unit owns: those of the newest version.
   template <class Visit>
   void for_master(StageUnit<P>& unit, Visit const& visit) {
-    auto const& shard = unit.params.shard();
-    if (unit.offloaded && unit.offloaded->parts().master) {
-      unit.offloaded->stream(rank_->exec, *staging_, shard, {.master = true}, {},
-                             [&](layout::OwnedRun const& run, auto const& views) { visit(run, views.master); });
-    } else {
-      for (auto const& run : shard.owned) visit(run, unit.params.master(run));
-    }
+    visit_master(unit, late_ && !layers_read_newest(), visit);
   }
   /// Calls visit(piece, values) for all that a stage's unit owns, to be updated: the piece has its master weights,
-  /// state and gradients; `values` are what layers read, empty where these are the master weights.
+  /// state and gradients; `values` are what layers read, empty where these are master weights.
   template <class Visit>
-  void for_pieces(StageUnit<P>& unit, Visit const& visit) {
+  void for_pieces(StageUnit<P>& unit, Visit const& given) {
+    auto const visit = [&](optim::Piece<P>& piece, device::View1<typename P::Storage> values) {
+      if (late_) optim::update_newest(piece);
+      given(piece, values);
+    };
     auto& params = unit.params;
     auto const& shard = params.shard();
     if (!unit.offloaded) {
@@ -99,17 +97,46 @@ public:
         });
   }
 
+  // Where gradients are late (optimizer.delay), there are two versions of the weights, of which layers read the older
+  // one in a step, and the newest one for everything else.
+
+  /// Has layers read the newest version, or the one before. refresh_weights() must follow.
+  void show_newest(bool newest);
+  bool layers_read_newest() const { return shows_newest_ || one_version_; }
+  /// An update was skipped: the older version of a stage's weights (-1: of all) becomes the newest.
+  void pass_version(int stage);
+  /// There is one version of the weights, where layers read: at the start, and where a file brought one.
+  void set_one_version() { one_version_ = true; }
+
   /// The master weights were changed by more than an update: layers must not read the old ones.
   void master_changed() { master_is_newer_ = true; }
   bool master_is_newer() const { return master_is_newer_; }
   /// Rounds what layers read from the master weights, where these are newer. `updates`: those done so far.
   void refresh_weights(std::int64_t updates);
+  /// Copies the one version of the weights that there is to where the newest is kept.
+  void make_two_versions();
 
   /// The bytes that are allocated, by the purposes of the prediction; activations and workspace at their highest.
   plan::MemoryPrediction in_use() const;
 
 private:
   static constexpr std::size_t every_array = std::numeric_limits<std::size_t>::max();
+
+  /// Calls visit(run, master weights) for the version that the last array of the state holds, or the one that layers
+  /// read.
+  template <class Visit>
+  void visit_master(StageUnit<P>& unit, bool in_state, Visit const& visit) {
+    auto const& shard = unit.params.shard();
+    auto const parts = unit.offloaded ? unit.offloaded->parts() : StateParts{};
+    if (in_state ? parts.arrays > 0 : parts.master) {
+      unit.offloaded->stream(rank_->exec, *staging_, shard, {.master = !in_state, .arrays = in_state ? every_array : 0},
+                             {}, [&](layout::OwnedRun const& run, auto const& views) {
+                               visit(run, in_state ? views.state.back().wide : views.master);
+                             });
+    } else {
+      for (auto const& run : shard.owned) visit(run, in_state ? unit.state.newest(run) : unit.params.master(run));
+    }
+  }
 
   /// Makes the ways of reduction ready; returns the memory for the activations that are reduced. Collective.
   comm::SharedBuffer prepare_reductions(data::TokenSource const& source);
@@ -138,6 +165,8 @@ private:
   std::map<int, std::unique_ptr<StageUnit<P>>> units_;
   std::optional<ActivationStore<P>> activation_store_;
   bool master_is_newer_ = true;  ///< than what layers read: at the start, and after a checkpoint was copied in
+  bool late_;                    ///< gradients are
+  bool shows_newest_ = false, one_version_ = true;
 };
 
 }  // namespace p3d::engine

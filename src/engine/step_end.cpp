@@ -226,13 +226,14 @@ void StepEnd<P>::update(int stage, StepResult& result) {
   skipped_update_ = result.skipped();
   if (skipped_update_) {
     gradients_are_zero_ = false;
+    memory_->pass_version(stage);
     return;
   }
   double const clip = tried_out_ ? 1.0 : optim::clip_factor(result.grad_norm, config.optimizer.grad_clip);
   // The gradients of an update that is tried out are kept too: it may have to be made once more.
   optim::UpdateStep const step{updates_of(result.step - 1) + 1, result.lr, clip / result.loss_scale,
                                keep_gradients_ || tried_out_};
-  bool const stochastic = config.precision.stochastic_rounding;
+  bool const stochastic = config.precision.stochastic_rounding, late = config.optimizer.delay > 0;
   for (auto& [number, owner] : memory_->units()) {
     if (stage >= 0 && number != stage) continue;
     auto& unit = *owner;
@@ -240,7 +241,9 @@ void StepEnd<P>::update(int stage, StepResult& result) {
       if (tried_out_) unit.state.keep_replaced(piece);
       if (!stochastic) piece.storage = values;
       unit.optimizer->update(rank_->exec, step, piece);
-      if (stochastic) unit.params.round_run(rank_->exec, piece.run, piece.master, values, true, step.number);
+      if (stochastic)
+        unit.params.round_run(rank_->exec, piece.run, late ? piece.replaced_master : piece.master, values, true,
+                              step.number - config.optimizer.delay);
     });
     if (unit.sharded) unit.sharded->updated();
   }
@@ -252,15 +255,13 @@ void StepEnd<P>::update(int stage, StepResult& result) {
 }
 
 template <class P>
-template <class T>
-std::vector<OwnedNumbers<T>> StepEnd<P>::owned(int stage,
-                                               device::View1<T> (model::Parameters<P>::*of)(layout::OwnedRun const&)
-                                                   const) {
+template <class T, class Of>
+std::vector<OwnedNumbers<T>> StepEnd<P>::owned(int stage, Of const& of) {
   std::vector<OwnedNumbers<T>> out;
   for (auto& [number, unit] : memory_->units()) {
     if (stage >= 0 && number != stage) continue;
     auto const& params = unit->params;
-    for (auto const& run : params.shard().owned) out.push_back({number, &params.layout(), run, (params.*of)(run)});
+    for (auto const& run : params.shard().owned) out.push_back({number, &params.layout(), run, of(*unit, run)});
   }
   return out;
 }
@@ -268,13 +269,21 @@ std::vector<OwnedNumbers<T>> StepEnd<P>::owned(int stage,
 template <class P>
 void StepEnd<P>::finalize_gradients() {
   if (!hooks_.finalize_model_grads) return;
-  hooks_.finalize_model_grads(owned<typename P::Gradient>(-1, &model::Parameters<P>::reduced), targets_.front());
+  hooks_.finalize_model_grads(
+      owned<typename P::Gradient>(
+          -1, [](StageUnit<P> const& unit, layout::OwnedRun const& run) { return unit.params.reduced(run); }),
+      targets_.front());
 }
 
 template <class P>
 void StepEnd<P>::synchronise_weights(int stage, std::int64_t update) {
   if (!hooks_.param_sync) return;
-  hooks_.param_sync(owned<typename P::Master>(stage, &model::Parameters<P>::master), update);
+  bool const late = rank_->config.optimizer.delay > 0;
+  hooks_.param_sync(owned<typename P::Master>(stage,
+                                              [&](StageUnit<P> const& unit, layout::OwnedRun const& run) {
+                                                return late ? unit.state.newest(run) : unit.params.master(run);
+                                              }),
+                    update);
   memory_->master_changed();
 }
 

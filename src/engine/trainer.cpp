@@ -122,6 +122,7 @@ struct Trainer<P>::State {
   /// Before weights are read for anything but a step.
   void prepare_to_read() {
     end.forget_opening();
+    memory.show_newest(true);
     end.refresh_weights(steps_done);
   }
 };
@@ -161,6 +162,7 @@ template <class P>
 StepResult Trainer<P>::step(double vote, bool another_follows) {
   auto& s = *state_;
   auto const& config = s.rank.config;
+  s.memory.show_newest(false);
   s.end.refresh_weights(s.steps_done);
   if (config.timers.barrier) s.rank.mesh.world().barrier().wait();
   base::Stopwatch watch;
@@ -261,8 +263,8 @@ void Trainer<P>::set_loss_scale(optim::LossScaleState const& state) {
 }
 
 template <class P>
-std::vector<io::CheckpointPart> Trainer<P>::checkpoint_parts(bool optimizer_state) {
-  return engine::checkpoint_parts(state_->rank, state_->memory, optimizer_state);
+std::vector<io::CheckpointPart> Trainer<P>::checkpoint_parts(config::StateArrays arrays) {
+  return engine::checkpoint_parts(state_->rank, state_->memory, arrays);
 }
 
 template <class P>

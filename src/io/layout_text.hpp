@@ -23,7 +23,7 @@ inline constexpr char const* layout_text =
     "(0: a vector), cols,\n"
     "  layer (-1: embedding side; number of layers: head side), decay (1: weight decay applies), unit.\n"
     "/parameters/NAME: matrices [out, in], vectors [n]. /first_moment/NAME, /second_moment/NAME: AdamW, the same "
-    "shapes.\n"
+    "shapes. /previous_weights/NAME: the weights before these, where optimizer.delay is 1.\n"
     "Each array is contiguous and has the attributes unit and checksum. checksum = sum over its elements, modulo 2^64, "
     "of\n"
     "  mix(((i + 1) * 0x9e3779b97f4a7c15) ^ bits), i: row-major index, bits: IEEE pattern as an unsigned integer,\n"

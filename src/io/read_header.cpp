@@ -38,11 +38,14 @@ std::int64_t position(Hdf5File& file, std::string const& path, char const* name)
   throw damaged(path, fmt::format("attribute \"{}\" of /: 0 to 2^53", name), fmt::format("{}", n));
 }
 
-/// The arrays of the optimizer's state that a file has: those of the optimizer whose first array is there. A file that
-/// lacks another one of them is damaged, which the reading of the arrays finds.
+/// The arrays of the optimizer's state that a file has: those of the optimizer whose first array is there, with the
+/// older weights where these are there. A file that lacks another one of them is damaged, which the reading of the
+/// arrays finds.
 config::StateArrays stored_state(Hdf5File& file) {
+  bool const late = file.has(config::previous_weights.name);
   for (auto const& optimizer : config::optimizer_states)
-    if (!optimizer.arrays.empty() && file.has(optimizer.arrays.front().name)) return optimizer.arrays;
+    if (!optimizer.arrays.empty() && file.has(optimizer.arrays.front().name) && (optimizer.delay > 0) == late)
+      return optimizer.arrays;
   return {};
 }
 

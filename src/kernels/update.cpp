@@ -34,6 +34,15 @@ bool keeps(View1<T> there, View1<T> replaced) {
 template <class Master>
 inline constexpr int update_width = wide_flat<Master>;
 
+/// Writes n weights to where layers read them, rounded to nearest.
+template <int W, class Weights, class Storage>
+KOKKOS_FORCEINLINE_FUNCTION void round_weights(Weights const& weights, Storage* to, int n) {
+  auto rounded = write<W>(to, n);
+  P3D_SIMD
+  for (int i = 0; i < lanes<W>(n); ++i) put(rounded[i], weights[i]);
+  rounded.store();
+}
+
 /// Calls body(first element, number of elements <= Width, decay) for all elements of the segments, up to 64 segments in
 /// one launch.
 template <int Width, class Body>
@@ -71,7 +80,9 @@ void adamw(ExecSpace const& exec, AdamW const& step, std::vector<DecaySegment> c
   bool const store = has_storage(p, storage);
   auto const old = replaced;
   bool const keep = keeps(old.p, p);
-  P3D_REQUIRE(keep == keeps(old.m, m) && keep == keeps(old.v, v), "weights and moments are kept together");
+  bool const keep_moments = keeps(old.m, m);
+  P3D_REQUIRE(keep_moments == keeps(old.v, v) && (keep || !keep_moments), "both moments are kept, beside the weights");
+  bool const store_replaced = step.store_replaced;
   auto const scale = static_cast<T>(step.grad_scale);
   auto const beta1 = static_cast<T>(step.beta1), rest1 = static_cast<T>(1.0 - step.beta1);
   auto const beta2 = static_cast<T>(step.beta2), rest2 = static_cast<T>(1.0 - step.beta2);
@@ -85,16 +96,21 @@ void adamw(ExecSpace const& exec, AdamW const& step, std::vector<DecaySegment> c
         auto const weight = read<W>(&p(c), n);
         auto const first = read<W>(&m(c), n), second = read<W>(&v(c), n);
         auto const gradient = read<W>(&g(c), n);
+        // On the host `weight` shows the memory that the update overwrites.
+        if (store && store_replaced) round_weights<W>(weight, storage.data() + c, n);
         if (keep) {
           auto old_weight = write<W>(&old.p(c), n);
+          P3D_SIMD
+          for (int i = 0; i < lanes<W>(n); ++i) old_weight[i] = weight[i];
+          old_weight.store();
+        }
+        if (keep_moments) {
           auto old_first = write<W>(&old.m(c), n), old_second = write<W>(&old.v(c), n);
           P3D_SIMD
           for (int i = 0; i < lanes<W>(n); ++i) {
-            old_weight[i] = weight[i];
             old_first[i] = first[i];
             old_second[i] = second[i];
           }
-          old_weight.store();
           old_first.store();
           old_second.store();
         }
@@ -116,14 +132,7 @@ void adamw(ExecSpace const& exec, AdamW const& step, std::vector<DecaySegment> c
         new_first.store();
         new_second.store();
         if (clear) new_gradient.store();
-        [[maybe_unused]] auto* const stored = storage.data();  // nvcc captures nothing inside "if constexpr"
-        if (!store) return;
-        if constexpr (!std::is_same_v<Master, Storage>) {
-          auto rounded = write<W>(stored + c, n);
-          P3D_SIMD
-          for (int i = 0; i < lanes<W>(n); ++i) put(rounded[i], new_weight[i]);
-          rounded.store();
-        }
+        if (store && !store_replaced) round_weights<W>(new_weight, storage.data() + c, n);
       });
 }
 
@@ -136,6 +145,7 @@ void sgd(ExecSpace const& exec, Sgd const& step, std::vector<DecaySegment> const
   bool const store = has_storage(p, storage);
   auto const old = replaced.p;
   bool const keep = keeps(old, p);
+  bool const store_replaced = step.store_replaced;
   constexpr int W = update_width<Master>;
   for_segments<W>(
       "p3d::kernels::sgd", exec, segments, static_cast<std::int64_t>(p.extent(0)),
@@ -143,6 +153,8 @@ void sgd(ExecSpace const& exec, Sgd const& step, std::vector<DecaySegment> const
         auto const shrink = static_cast<T>(decay);
         auto const weight = read<W>(&p(c), n);
         auto const gradient = read<W>(&g(c), n);
+        // On the host `weight` shows the memory that the update overwrites.
+        if (store && store_replaced) round_weights<W>(weight, storage.data() + c, n);
         if (keep) {
           auto old_weight = write<W>(&old(c), n);
           P3D_SIMD
@@ -158,14 +170,7 @@ void sgd(ExecSpace const& exec, Sgd const& step, std::vector<DecaySegment> const
         }
         new_weight.store();
         if (clear) new_gradient.store();
-        [[maybe_unused]] auto* const stored = storage.data();  // nvcc captures nothing inside "if constexpr"
-        if (!store) return;
-        if constexpr (!std::is_same_v<Master, Storage>) {
-          auto rounded = write<W>(stored + c, n);
-          P3D_SIMD
-          for (int i = 0; i < lanes<W>(n); ++i) put(rounded[i], new_weight[i]);
-          rounded.store();
-        }
+        if (store && !store_replaced) round_weights<W>(new_weight, storage.data() + c, n);
       });
 }
 
@@ -180,6 +185,25 @@ template <class Master, class Gradient, class Storage>
 void sgd(ExecSpace const& exec, Sgd const& step, Given<View1<Master>> p, Given<View1<Gradient>> g,
          Given<View1<Storage>> storage) {
   sgd<Master, Gradient, Storage>(exec, step, {{0, static_cast<std::int64_t>(p.extent(0)), step.decay}}, p, g, storage);
+}
+
+template <class T>
+void exchange(ExecSpace const& exec, Given<View1<T>> a, Given<View1<T>> b) {
+  P3D_REQUIRE(a.extent(0) == b.extent(0), "both have one length");
+  constexpr int W = wide_flat<T>;
+  for_vector<W>(
+      "p3d::kernels::exchange", exec, a.extent(0), KOKKOS_LAMBDA(std::int64_t c, int n) {
+        auto const x = read<W>(&a(c), n), y = read<W>(&b(c), n);
+        auto to_a = write<W>(&a(c), n), to_b = write<W>(&b(c), n);
+        P3D_SIMD
+        for (int i = 0; i < lanes<W>(n); ++i) {
+          T const held = x[i];
+          to_a[i] = y[i];
+          to_b[i] = held;
+        }
+        to_a.store();
+        to_b.store();
+      });
 }
 
 void round_weights_stochastically(ExecSpace const& exec, base::RandomKey key, std::uint64_t step,
@@ -233,5 +257,8 @@ P3D_INSTANTIATE(float, float, bfloat16)
 P3D_INSTANTIATE(float, float, float16)
 P3D_INSTANTIATE(float, bfloat16, bfloat16)
 #undef P3D_INSTANTIATE
+
+template void exchange<float>(ExecSpace const&, View1<float>, View1<float>);
+template void exchange<double>(ExecSpace const&, View1<double>, View1<double>);
 
 }  // namespace p3d::kernels

@@ -52,6 +52,7 @@ public:
     a.correction2 = 1.0 - std::pow(options_.beta2, static_cast<double>(step.number));
     a.grad_scale = step.grad_scale;
     a.clear_gradient = !step.keep_gradients;
+    a.store_replaced = options_.delay > 0;
     auto const segments = decay_segments(*params_, piece.run, options_.weight_decay);
     P3D_REQUIRE(piece.state.size() == 2, "AdamW has two moments");
     auto const apply = [&]<class M>(View1<M> StateView<P>::*in) {
@@ -80,8 +81,8 @@ public:
   void update(ExecSpace const& exec, UpdateStep const& step, Piece<P> const& piece) const override {
     auto const segments = decay_segments(*params_, piece.run, options_.weight_decay);
     kernels::sgd<typename P::Master, typename P::Gradient, typename P::Storage>(
-        exec, {step.lr, 0.0, step.grad_scale, !step.keep_gradients}, segments, piece.master, piece.gradient,
-        piece.storage, {piece.replaced_master, {}, {}});
+        exec, {step.lr, 0.0, step.grad_scale, !step.keep_gradients, options_.delay > 0}, segments, piece.master,
+        piece.gradient, piece.storage, {piece.replaced_master, {}, {}});
   }
 
 private:
@@ -104,19 +105,19 @@ StateMemory<P>::StateMemory(config::Optimizer const& options, std::int64_t owned
   P3D_REQUIRE(!narrow || StateView<P>::may_be_narrow, "moments in bfloat16 stand for some in float");
   if (options.post_validation) replaced_master_ = device::large_array<Master>("p3d::optim::replaced_weights", owned);
   if (!resident) return;
-  auto const take = [&](std::vector<StateView<P>>& views, std::string const& label) {
+  auto const take = [&](std::vector<StateView<P>>& views, std::string const& label, bool weights) {
     auto const allocate = [&]<class T>(std::vector<device::Owned1<T>>& arrays) {
       return View1<T>(arrays.emplace_back(device::large_array<T>(label, owned)));
     };
     auto& view = views.emplace_back();
-    if (narrow)
+    if (narrow && !weights)
       view.narrow = allocate(memory_.narrow);
     else
       view.wide = allocate(memory_.wide);
   };
   for (auto const& array : config::state_of(options).arrays) {
-    take(arrays_, std::string("p3d::optim::") + array.name);
-    if (options.post_validation) take(replaced_, std::string("p3d::optim::replaced_") + array.name);
+    take(arrays_, std::string("p3d::optim::") + array.name, array.weights);
+    if (options.post_validation) take(replaced_, std::string("p3d::optim::replaced_") + array.name, array.weights);
   }
 }
 

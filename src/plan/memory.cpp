@@ -54,6 +54,14 @@ TypeBytes type_bytes(config::Config const& config) {
           .has_master = config::is_16bit(precision)};
 }
 
+std::int64_t state_bytes(config::Config const& config) {
+  auto const bytes = type_bytes(config);
+  std::int64_t sum = 0;
+  for (auto const& array : config::state_of(config.optimizer).arrays)
+    sum += array.weights ? bytes.master : bytes.moment;
+  return sum;
+}
+
 layout::ElementBytes element_bytes(config::Config const& config) {
   auto const bytes = type_bytes(config);
   return {bytes.storage, bytes.master};
@@ -157,8 +165,9 @@ MemoryPrediction predict_state_memory(config::Config const& config, layout::Para
   if (reduces_narrow(config)) m.grads += numbers * config::bytes_of(config.precision.reduction);
   if (bytes.has_master) m.optimizer += owned * bytes.master;
   auto const arrays = arrays_of_state(config);
-  m.optimizer += arrays * owned * bytes.moment;
-  if (config.optimizer.post_validation) m.optimizer += owned * (bytes.master + arrays * bytes.moment);
+  auto const state = state_bytes(config);
+  m.optimizer += owned * state;
+  if (config.optimizer.post_validation) m.optimizer += owned * (bytes.master + state);
   if (memory.offload_optimizer != config::OffloadTo::none) std::swap(m.optimizer, m.offloaded);
   if (memory.offloads_parameters()) m.offloaded += own_values;
   if (config.checkpoint.between_steps() && config.checkpoint.async)

@@ -267,10 +267,9 @@ private:
     bool const master = config::is_16bit(c.run.precision);
     auto const state = [&](double parameters, double replicas) {
       auto const part = [&](Shard from) { return c.memory.shard >= from ? replicas : 1; };
-      return parameters *
-             (static_cast<double>(types.storage) / part(Shard::parameters) +
-              static_cast<double>(types.gradient) / part(Shard::gradients) +
-              static_cast<double>((master ? types.master : 0) + 2 * types.moment) / part(Shard::optimizer));
+      return parameters * (static_cast<double>(types.storage) / part(Shard::parameters) +
+                           static_cast<double>(types.gradient) / part(Shard::gradients) +
+                           static_cast<double>((master ? types.master : 0) + state_bytes(c)) / part(Shard::optimizer));
     };
     double const replicas =
         base_.memory.shard_over > 0 ? static_cast<double>(base_.memory.shard_over) : static_cast<double>(p.dp) * p.cp;

@@ -105,8 +105,14 @@ io::CheckpointHeader restore(engine::AnyTrainer& trainer, std::string const& pat
                       "(checkpoint.load = \"weights\")"
                     : "give [model] the values of the checkpoint (p3d checkpoint show FILE)"});
   }
+  auto optimizer = c.optimizer;
+  // A file of a run whose gradients were not late has one version of the weights, which is a start for two.
+  bool const two_versions = std::ranges::any_of(
+      file.arrays, [](io::CheckpointArray const& a) { return a.name.starts_with(config::previous_weights.name); });
+  if (!two_versions) optimizer.delay = 0;
+  auto const arrays = all ? config::state_of(optimizer).arrays : config::StateArrays{};
   base::Stopwatch watch;
-  io::load_parts(world, file, io::element_of(c.run.precision), trainer.checkpoint_parts(all),
+  io::load_parts(world, file, io::element_of(c.run.precision), trainer.checkpoint_parts(arrays),
                  c.checkpoint.buffer_mb << 20);
   if (all) {
     bool const counted = !c.batch.variable || file.header.data_order > 1;
@@ -198,7 +204,7 @@ Start begin_anew(engine::AnyTrainer& trainer) {
   base::Stopwatch watch;
   std::optional<io::ModelWeights> weights;
   comm::agree(world, "open the model of model.load", [&] { weights.emplace(c.model.load); });
-  auto const hash = io::load_weights(world, *weights, io::element_of(c.run.precision), trainer.checkpoint_parts(false),
+  auto const hash = io::load_weights(world, *weights, io::element_of(c.run.precision), trainer.checkpoint_parts({}),
                                      c.checkpoint.buffer_mb << 20);
   for (auto const& note : weights->config().notes) base::warn_root(note);
   if (auto const length = weights->config().model.seq_len; c.model.seq_len > length)

@@ -77,11 +77,12 @@ Checkpointing::Checkpointing(engine::AnyTrainer& trainer, Start start, io::Store
   step_begin_ = clock_.seconds();
   if (!options_.on()) return;
   auto& world = trainer.mesh().world();
+  auto const arrays = config::state_of(c.optimizer).arrays;
   comm::agree(world, "take the memory for checkpoints",
-              [&] { writer_.reserve(trainer.checkpoint_parts(true), io::element_of(trainer.config().run.precision)); });
+              [&] { writer_.reserve(trainer.checkpoint_parts(arrays), io::element_of(c.run.precision)); });
   write_estimate_ = static_cast<double>(trainer.plan().table.num_parameters()) *
                     static_cast<double>(io::size_of(io::element_of(c.run.precision))) *
-                    static_cast<double>(1 + config::state_of(c.optimizer).arrays.size()) / assumed_bytes_per_second;
+                    static_cast<double>(1 + arrays.size()) / assumed_bytes_per_second;
   comm::agree_on_root(world, [&] {
     io::apart([&] {
       io::make_folder(options_.dir);
@@ -148,8 +149,9 @@ void Checkpointing::start_writing() {
   auto header =
       checkpoint_header(c, step, trainer_->source().hash(), start_.origin, trainer_->loss_scale(), tokenizer_);
   header.tokens = trainer_->tokens_done();
+  auto const arrays = config::state_of(c.optimizer).arrays;
   writer_.start(io::checkpoint_path(options_.dir, run_name_, step), header, checkpoint_table(trainer_->plan().table),
-                config::state_of(c.optimizer).arrays, trainer_->checkpoint_parts(true), start_.files);
+                arrays, trainer_->checkpoint_parts(arrays), start_.files);
   if (!options_.async || !options_.between_steps()) finish();
 }
 

@@ -76,7 +76,7 @@ Expected read_expected(std::string const& name) {
 }
 
 void set_weights(Trainer& trainer, std::map<std::string, Numbers> const& weights) {
-  for (auto const& part : trainer.checkpoint_parts(false)) {
+  for (auto const& part : trainer.checkpoint_parts({})) {
     auto const& all = weights.at(part.array.substr(part.array.rfind('/') + 1));
     Numbers block;
     for (auto r = part.row_begin; r < part.row_begin + part.rows; ++r)

@@ -53,7 +53,7 @@ enum class Ties { as_they_are, turned };
 /// All experts' logits get a large common part, beside which their own is small; and what experts give is large, so
 /// that it matters.
 void make_ties(Trainer& trainer, Ties ties) {
-  for (auto const& part : trainer.checkpoint_parts(false)) {
+  for (auto const& part : trainer.checkpoint_parts({})) {
     bool const router = part.array.ends_with("router.weight");
     if (!router && !part.array.ends_with("experts.down.weight")) continue;
     std::vector<float> block(static_cast<std::size_t>(part.rows * part.cols));

@@ -57,7 +57,8 @@ def hash_of(path):
     total = hashlib.sha256()
 
     def visit(name, item):
-        if isinstance(item, h5py.Dataset) and name.split("/")[0] in ("parameters", "first_moment", "second_moment"):
+        kinds = ("parameters", "first_moment", "second_moment", "previous_weights")
+        if isinstance(item, h5py.Dataset) and name.split("/")[0] in kinds:
             total.update(f"{name} {item.shape} {item.dtype}".encode())
             total.update(item[()].tobytes())
     with h5py.File(path) as file:

@@ -205,6 +205,7 @@ class Commands(unittest.TestCase):
             "auto": (2, ("parallel.pp=2", "pipeline.schedule=auto", "pipeline.max_memory=1")),
             "interleaved": (2, ("parallel.pp=2", "pipeline.schedule=interleaved_1f1b", "pipeline.virtual_stages=2",
                                 "pipeline.microbatch_group_size=4")),
+            "late": (2, ("parallel.pp=2", "optimizer.delay=1", *once)),  # the older weights have another loss
             "few-layers": (3, ("parallel.pp=3", "model.layers=2", "pipeline.layers_per_stage=[0, 1, 1]")),
             "nested": (2, ("parallel.cp=2", "context.exchange=[2, 1]", "run.eval_batches=1")),
         }
@@ -216,7 +217,7 @@ class Commands(unittest.TestCase):
                 drawn = json.loads(self.good("generate", file, "--prompt", "line", "--tokens", "3", "--json"))
                 self.assertEqual(len(drawn["tokens"]), 3)
                 said = self.good("eval", file)
-                if "run.eval_batches=1" in keys[-1] and name != "nested" or name == "packed":
+                if "run.eval_batches=1" in keys[-1] and name != "nested" or name in ("packed", "late"):
                     trained = float(restarts.rows(self.folder, name)[-1][-1])
                     self.assertAlmostEqual(float(re.search(r"loss (\S+)", said)[1]), trained, delta=1e-9)
                     self.assertNotIn("of them", said)
@@ -242,6 +243,23 @@ class Commands(unittest.TestCase):
                      "model.layers: 8 in the checkpoint, 6 in the input",
                      "run.seed: 1 in the checkpoint, 5 in the input", "optimizer.type:"):
             self.assertEqual(err.count(line), 1, err)
+
+    def test_gradients_may_become_late_and_cease_to_be(self):
+        def go_on(output, file, steps, delay):
+            restarts.train(self.folder, "2tp", output, "run.precision=fp64", f"checkpoint.resume={file}",
+                           f"run.steps={steps}", f"optimizer.delay={delay}")
+            return dict(restarts.losses(self.folder, output))
+
+        half, plain = restarts.HALF, dict(restarts.losses(self.folder, "run"))
+        late = go_on("late-from-plain", self.half, half + 3, 1)
+        first, second = sorted(late)[:2]
+        self.assertEqual(late[first], plain[first])  # there is one version, which is both
+        self.assertNotEqual(late[second], plain[second])
+        file = checkpoint("late-from-plain", half + 3)
+        self.assertIn("previous_weights/embed.token.weight", self.good("checkpoint", "show", file))
+        goes_on, ceases = (go_on(f"delay-{delay}", file, half + 5, delay) for delay in (1, 0))
+        self.assertNotEqual(goes_on[min(goes_on)], ceases[min(ceases)])  # read at the older and at the newest weights
+        self.assertNotIn("previous_weights", self.good("checkpoint", "show", checkpoint("delay-0", half + 5)))
 
     def test_allowed_changes_are_noted(self):
         code, out, err = tool(self.folder, "input.toml", "run.output_dir=changed", "run.precision=fp64",

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """30 steps in one go against 15 + checkpoint + 15, from every layout to every layout.
 
-usage: pairs.py [--precision fp64|fp32|bf16|fp16] [--experts] [FROM:TO ...]
-without pairs: all of them (about 170 runs). --experts: a mixture-of-experts model, on layouts of its own.
+usage: pairs.py [--precision fp64|fp32|bf16|fp16] [--experts] [--delay] [FROM:TO ...]
+without pairs: all of them (about 170 runs). --experts: a mixture-of-experts model, on layouts of its own. --delay: late
+gradients (two versions of the weights).
 Needs P3D_PROGRAM, P3D_MPIEXEC ("mpiexec -n") and P3D_SOURCE in the environment."""
 import argparse
 import pathlib
@@ -15,6 +16,7 @@ import restarts
 parser = argparse.ArgumentParser()
 parser.add_argument("--precision", choices=("fp64", "fp32", "bf16", "fp16"), default="fp64")
 parser.add_argument("--experts", action="store_true")
+parser.add_argument("--delay", action="store_true")
 parser.add_argument("pairs", nargs="*", metavar="FROM:TO")
 options = parser.parse_args()
 layouts = restarts.EXPERT_LAYOUTS if options.experts else restarts.LAYOUTS
@@ -23,7 +25,8 @@ pairs = [tuple(pair.split(":")) for pair in options.pairs] or every
 unknown = [pair for pair in pairs if pair not in every]
 if unknown:
     sys.exit(f"no such layouts: {unknown}; there are {' '.join(layouts)}")
-further = [f"run.precision={options.precision}", *(restarts.EXPERTS if options.experts else ())]
+further = [f"run.precision={options.precision}", *(restarts.EXPERTS if options.experts else ()),
+           *(["optimizer.delay=1"] if options.delay else [])]
 tolerance = {"fp64": 1e-9, "fp32": 2e-4, "bf16": 2e-2, "fp16": 2e-2}[options.precision]
 
 failed, worst = 0, 0.0

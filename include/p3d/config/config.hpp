@@ -193,6 +193,7 @@ struct Optimizer {
   double weight_decay = 0.1;
   double grad_clip = 1.0;        ///< largest global norm of the gradient; 0: no clipping
   bool post_validation = false;  ///< the next step begins before the norm is known; a wrong update is taken back
+  std::int64_t delay = 0;        ///< updates by which a gradient is late: 0, or 1 (it is taken at the weights before)
   bool operator==(Optimizer const&) const = default;
 };
 

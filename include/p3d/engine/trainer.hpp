@@ -115,9 +115,10 @@ public:
   /// The state of the loss scale that a checkpoint keeps; set before the first step.
   virtual optim::LossScaleState const& loss_scale() const = 0;
   virtual void set_loss_scale(optim::LossScaleState const& state) = 0;
-  /// This rank's parts of the arrays of a checkpoint: parameters and, on request, the optimizer's state. Valid as long
-  /// as the trainer.
-  virtual std::vector<io::CheckpointPart> checkpoint_parts(bool optimizer_state) = 0;
+  /// This rank's parts of the arrays of a checkpoint: parameters, and these arrays of the optimizer's state, all that
+  /// it has or all but the weights among them (config/optimizer_state.hpp), or none. Valid as long as the trainer, and
+  /// until the next step or evaluation where gradients are late (optimizer.delay).
+  virtual std::vector<io::CheckpointPart> checkpoint_parts(config::StateArrays arrays) = 0;
 
   /// From now on the times of the actions of training go there, until it is null. It must live as long.
   virtual void record_into(Recorder* recorder) = 0;
@@ -204,7 +205,7 @@ public:
   void set_steps_done(std::int64_t steps, std::optional<std::int64_t> tokens = {}) override;
   optim::LossScaleState const& loss_scale() const override;
   void set_loss_scale(optim::LossScaleState const& state) override;
-  std::vector<io::CheckpointPart> checkpoint_parts(bool optimizer_state) override;
+  std::vector<io::CheckpointPart> checkpoint_parts(config::StateArrays arrays) override;
   void record_into(Recorder* recorder) override;
   std::vector<std::vector<int>> sample(std::vector<std::vector<int>> const& prompts,
                                        SampleOptions const& options) override;

@@ -19,6 +19,7 @@
 //   /parameters/<name>      the global array of a parameter, float32 or float64: matrices [out, in], vectors [n]
 //   /first_moment/<name>    the optimizer's moments, arrays of the same shapes (AdamW; none for SGD)
 //   /second_moment/<name>
+//   /previous_weights/<name>  the weights before the newest, where gradients are late (optimizer.delay)
 //
 // data_order is the version of the order of samples: 2. Files from before it was stored have none, and count as 1:
 // there data.shuffle = "documents" is what "whole_documents" is now, and tokens counts every sample as one of full

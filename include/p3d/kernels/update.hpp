@@ -17,8 +17,9 @@ struct DecaySegment {
   double decay = 0;
 };
 
-/// Copies of the numbers that an update replaces, so that it can be undone. Each view has as many elements as the
-/// update, or is empty: then nothing is kept. SGD has no m and v.
+/// Copies of the numbers that an update replaces: so that it can be undone, or because layers go on reading the older
+/// weights. Each view has as many elements as the update, or is empty: then nothing is kept. The views m and v are both
+/// empty, or none is. SGD has no m and v.
 template <class Master, class Moment = Master>
 struct Replaced {
   View1<Master> p = {};
@@ -31,10 +32,11 @@ struct Replaced {
 /// An update reads 4 and writes 4 numbers per element: the gradient's zero for the next step is written while it is in
 /// the cache. The weight is updated from the moments before they are rounded. A second moment in bfloat16 does not
 /// change when (1 - beta2) |g'^2 / v - 1| is below half of its unit in the last place (2^-9 to 2^-8): beta2 must be
-/// well below 0.996 there. `replaced` costs three more writes.
+/// well below 0.996 there. `replaced` costs up to three more writes.
 struct AdamW {
   double lr = 0, beta1 = 0, beta2 = 0, eps = 0, decay = 0, correction1 = 1, correction2 = 1, grad_scale = 1;
-  bool clear_gradient = true;  ///< write zero to the gradient
+  bool clear_gradient = true;   ///< write zero to the gradient
+  bool store_replaced = false;  ///< `storage` gets the weights before the update, and not those after it
 };
 /// Updates all elements with step.decay. Master and Gradient are float or double and the same, or Gradient is bfloat16
 /// beside float. Moment is Master, or bfloat16 beside float. Storage is Master (then nothing is copied), or bfloat16 or
@@ -52,7 +54,8 @@ void adamw(ExecSpace const& exec, AdamW const& step, std::vector<DecaySegment> c
 /// One SGD step: p = p - lr (grad_scale g + decay p). An update reads 2 and writes 2 numbers per element.
 struct Sgd {
   double lr = 0, decay = 0, grad_scale = 1;
-  bool clear_gradient = true;  ///< write zero to the gradient
+  bool clear_gradient = true;   ///< write zero to the gradient
+  bool store_replaced = false;  ///< `storage` gets the weights before the update, and not those after it
 };
 /// Updates all elements with step.decay.
 template <class Master, class Gradient = Master, class Storage = Master>
@@ -63,6 +66,10 @@ void sgd(ExecSpace const& exec, Sgd const& step, Given<View1<Master>> p, Given<V
 template <class Master, class Gradient = Master, class Storage = Master>
 void sgd(ExecSpace const& exec, Sgd const& step, std::vector<DecaySegment> const& segments, Given<View1<Master>> p,
          Given<View1<Gradient>> g, Given<View1<Storage>> storage = {}, Replaced<Master> const& replaced = {});
+
+/// a and b get each other's numbers. An exchange reads 2 and writes 2 numbers per element. T is float or double.
+template <class T>
+void exchange(ExecSpace const& exec, Given<View1<T>> a, Given<View1<T>> b);
 
 /// storage = master, rounded stochastically (device::round_stochastically): up with a probability equal to the part
 /// that is cut off. The views are one block [rows, cols] of a global matrix of global_cols columns (a vector is a

@@ -7,6 +7,11 @@
 //
 // Example: of AdamW on a rank that owns 1,000 elements, the state is two arrays of 1,000 numbers, "first_moment" and
 // "second_moment"; the update of an owned run of 200 elements gets views of 200 numbers of each.
+//
+// With optimizer.delay = 1 the gradient of an update is taken at the weights before the newest (PipeDream-2BW, arXiv
+// 2006.09503, section 3.1): w(t+1) = w(t) - lr u(gradient of batch t at w(t-1)), and w(-1) = w(0). Two versions are
+// kept. Layers read w(t-1) where the parameters lie; the newest version is the last array of the state. An update
+// writes w(t) where layers read, and w(t+1) over w(t). The answer depends on no layout.
 
 #include <p3d/config/optimizer_state.hpp>
 #include <p3d/device/precision.hpp>
@@ -59,13 +64,25 @@ struct Piece {
   layout::OwnedRun run = {};
   View1<typename P::Master> master = {};
   View1<typename P::Gradient> gradient = {};
-  View1<typename P::Storage> storage = {};  ///< gets the new weights rounded to nearest; empty: not written
-  std::vector<StateView<P>> state = {};     ///< one view for each array of the optimizer's state, in the table's order
-  /// The views that get the numbers of `master` before the update; empty: these are not kept.
+  /// Gets the new weights rounded to nearest, or, where gradients are late, those before; empty: not written.
+  View1<typename P::Storage> storage = {};
+  std::vector<StateView<P>> state = {};  ///< one view for each array of the optimizer's state, in the table's order
+  /// Gets the numbers of `master` before the update; empty: these are not kept. Where gradients are late, layers read
+  /// these next.
   View1<typename P::Master> replaced_master = {};
   /// The views that get the numbers of `state` before the update; empty: these are not kept.
   std::vector<StateView<P>> replaced_state = {};
 };
+
+/// Where gradients are late, a piece comes with the weights that layers read as `master`, and with the newest ones as
+/// the last array of its state. The update changes the newest, and the others become what these were.
+template <class P>
+void update_newest(Piece<P>& piece) {
+  static_assert(std::is_same_v<typename P::Moment, typename P::Master>);
+  piece.replaced_master = piece.master;
+  piece.master = piece.state.back().wide;
+  piece.state.pop_back();
+}
 
 /// The rule of an optimizer. Weight decay applies to the parameters whose table row says so.
 template <class P>
@@ -94,6 +111,8 @@ public:
   std::vector<StateView<P>> const& arrays() const { return arrays_; }
   /// Gives a piece the views of its elements.
   void bind(Piece<P>& piece) const { piece.state = part(arrays_, piece.run); }
+  /// The newest weights of a run, where gradients are late and the state is resident.
+  View1<Master> newest(layout::OwnedRun const& run) const { return part(arrays_, run).back().wide; }
   /// Has the update of a piece keep the numbers that it replaces, for take_back().
   void keep_replaced(Piece<P>& piece) const;
   /// Undoes the last update of a run that kept them: its state and `master` become, bit for bit, what they were.

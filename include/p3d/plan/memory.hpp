@@ -28,6 +28,8 @@ struct TypeBytes {
   bool has_master = false;  ///< the optimizer keeps weights of its own
 };
 TypeBytes type_bytes(config::Config const& config);
+/// Bytes of the optimizer's state for one number of a parameter, without master weights.
+std::int64_t state_bytes(config::Config const& config);
 /// Bytes of the types in which activations are kept and summed.
 layout::ElementBytes element_bytes(config::Config const& config);
 /// True when gradients travel between replicas in fewer bits than they have, for which they need a second buffer.

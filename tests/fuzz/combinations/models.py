@@ -89,6 +89,10 @@ def latent(f):
           model__qk_norm="none", model__rope_fraction="1.0", model__rope_query_beta="0.0",
           model__mla__kv_lora_rank=d.among(3, 4, 5, 8, 60), model__mla__q_lora_rank=d.among(0, 0, 3, 6, 8),
           model__mla__qk_nope_head_dim=nope, model__mla__qk_rope_head_dim=rope, model__head_dim=nope + rope)
+    # From 8 features a latent is small, and its norm multiplies the rounding of AdamW's first step of 0.01: the norm of
+    # step 2 is 2.2 in fp64, fp32 and fp16, and 1.2 in bf16 (case 53079). With 16 features all four agree to 3 %.
+    if int(f.get("model.hidden")) < 16:
+        f.set(model__hidden=16)
     if d.chance(0.8):
         f.set(model__mla__v_head_dim=value)
     if d.chance(0.3):

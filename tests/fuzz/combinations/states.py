@@ -132,7 +132,7 @@ def limit(f):
 
 def optimizer(f):
     d = f.draw
-    changes = ("sgd", "schedule", "warmup", "betas", "eps", "decay", "clip", "lr")
+    changes = ("sgd", "schedule", "warmup", "betas", "eps", "decay", "clip", "lr", "delay", "delay")
     for change in d.shuffled(changes)[:1 + d.below(4)]:
         if change == "sgd" and not f.has("memory.offload_optimizer") and not f.has("precision.moments"):
             f.set(optimizer__type="sgd")
@@ -150,10 +150,12 @@ def optimizer(f):
             f.set(optimizer__grad_clip=d.among("0.0", "0.01", "100.0"))
         elif change == "lr":
             f.set(optimizer__lr=d.among("0.001", "0.03"), optimizer__min_lr=d.among("0.0", "0.0005"))
+        elif change == "delay" and not f.has("optimizer.post_validation"):
+            f.set(optimizer__delay=1)
 
 
 def post_validation(f):
-    if f.experts or any("offload" in key for key in f.keys):
+    if f.experts or f.has("optimizer.delay") or any("offload" in key for key in f.keys):
         return
     f.set(optimizer__post_validation=True)
     if f.draw.chance(0.5):

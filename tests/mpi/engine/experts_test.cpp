@@ -41,7 +41,7 @@ config::Config make_config(Words const& more, int ranks) {
 
 /// Sets the named parameters, on every rank to the same.
 void set_values(Trainer& trainer, std::map<std::string, Numbers> const& values) {
-  for (auto const& part : trainer.checkpoint_parts(false)) {
+  for (auto const& part : trainer.checkpoint_parts({})) {
     auto const found = values.find(part.array.substr(part.array.rfind('/') + 1));
     if (found == values.end()) continue;
     Numbers block;

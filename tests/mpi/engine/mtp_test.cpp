@@ -83,7 +83,7 @@ TEST(Mtp, GradientsAreDifferencesOfTheLoss) {
     auto const& specs = trainer.plan().table.specs();
     std::map<std::string, std::vector<double>> gradients;
     for (auto const& spec : specs) gradients[spec.name] = trainer.inspection().gather_gradient(spec.name);
-    auto parts = trainer.checkpoint_parts(false);
+    auto parts = trainer.checkpoint_parts({});
     int blocks = 0;
     for (auto const& part : parts) {
       auto const name = part.array.substr(part.array.find('/') + 1);

@@ -168,6 +168,7 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"optimizer.weight_decay", {"0"}},
       {"optimizer.grad_clip", {"0.30000000000000004"}},
       {"optimizer.post_validation", {"true"}},
+      {"optimizer.delay", {"1"}},
       {"comm.timeout_s", {"1e7"}},
       {"comm.bucket_mb", {"0.001"}},
       {"comm.bucket_layers", {"4"}},

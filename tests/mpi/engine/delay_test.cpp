@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients that are late by one update (optimizer.delay = 1, PipeDream-2BW): every layout has the losses of a ring of
+// versions, w(t+1) = w(t) - lr u(gradient of batch t at w(t-1)), that is written out here on one rank. The ring takes
+// nothing but gradients from p3d, of a training whose weights it sets before each step.
+
+#include <p3d/engine/trainer.hpp>
+#include <p3d/optim/lr_schedule.hpp>
+#include <p3d/optim/optimizer.hpp>
+
+#include <support/mpi_kokkos_main.hpp>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "training.hpp"
+
+namespace {
+
+using namespace p3d;
+using test::Keys;
+
+constexpr char const* late = "optimizer.delay=1";
+constexpr int updates = 50;
+
+Keys const common{
+    "batch.micro=1",     "batch.global=8", "optimizer.lr=1e-2",       "comm.bucket_mb=0.002", "run.precision=fp64",
+    "run.seed=3",        "run.steps=50",   "optimizer.grad_clip=0.8", "data.split=0.2",       "model.preset=llama-tiny",
+    test::licence_text()};
+
+config::Config make_config(Keys const& more, int ranks) {
+  return test::config_of(test::joined({test::tiny_model(4), common, more}), ranks);
+}
+
+using Numbers = std::vector<double>;
+using Weights = std::map<std::string, Numbers>;
+
+/// The losses of a ring of versions with AdamW, as arXiv 1711.05101 writes it, in double.
+Numbers ring(Keys const& more, int delay) {
+  auto const c = make_config(more, 1);
+  auto const& o = c.optimizer;
+  engine::Trainer<device::Fp64> oracle(
+      make_config(test::joined({more, Keys{"optimizer.type=sgd", "optimizer.lr=0", "optimizer.min_lr=0"}}), 1),
+      comm::Communicator::self());
+  oracle.inspection().keep_gradients(true);
+  auto const& specs = oracle.plan().table.specs();
+  std::vector<Weights> versions(1);
+  Weights first, second;
+  for (auto const& spec : specs) {
+    versions[0][spec.name] = oracle.inspection().gather_value(spec.name);
+    first[spec.name] = second[spec.name] = Numbers(static_cast<std::size_t>(spec.size()), 0.0);
+  }
+  Numbers losses;
+  for (int t = 0; t < updates; ++t) {
+    auto const& read = versions[static_cast<std::size_t>(std::max(0, t - delay))];
+    for (auto const& part : oracle.checkpoint_parts({})) {
+      auto const& numbers = read.at(part.array.substr(part.array.find('/') + 1));
+      part.copy_in(0, std::ssize(numbers), numbers.data());
+    }
+    auto const result = oracle.step();
+    losses.push_back(result.loss);
+    double const scale = o.grad_clip > 0 && result.grad_norm > o.grad_clip ? o.grad_clip / result.grad_norm : 1.0;
+    double const lr = optim::learning_rate(o, t, c.run.steps);
+    auto next = versions.back();
+    for (auto const& spec : specs) {
+      auto const gradient = oracle.inspection().gather_gradient(spec.name);
+      auto &w = next[spec.name], &m = first[spec.name], &v = second[spec.name];
+      for (std::size_t i = 0; i < w.size(); ++i) {
+        double const g = scale * gradient[i];
+        m[i] = o.beta1 * m[i] + (1 - o.beta1) * g;
+        v[i] = o.beta2 * v[i] + (1 - o.beta2) * g * g;
+        double const mean = m[i] / (1 - std::pow(o.beta1, t + 1)), square = v[i] / (1 - std::pow(o.beta2, t + 1));
+        w[i] -= lr * (mean / (std::sqrt(square) + o.eps) + (spec.decay ? o.weight_decay : 0.0) * w[i]);
+      }
+    }
+    versions.push_back(std::move(next));
+  }
+  return losses;
+}
+
+template <class P>
+Numbers losses(Keys const& more, comm::Communicator const& world, int steps) {
+  engine::Trainer<P> trainer(make_config(more, world.size()), world);
+  Numbers out;
+  for (int s = 0; s < steps; ++s) out.push_back(trainer.step().loss);
+  return out;
+}
+
+Keys split(std::string const& text) {
+  Keys out;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    auto const end = std::min(text.find(' ', begin), text.size());
+    out.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return out;
+}
+
+std::vector<Keys> layouts(int ranks) {
+  static std::map<int, std::vector<std::string>> const by_ranks{
+      {1, {"parallel.dp=1", "memory.recompute=full memory.offload_optimizer=disk memory.offload_parameters=disk"}},
+      {2,
+       {"parallel.pp=2 pipeline.schedule=1f1b", "parallel.pp=2 pipeline.schedule=zb_h1",
+        "parallel.pp=2 pipeline.schedule=interleaved_1f1b pipeline.virtual_stages=2",
+        "parallel.pp=2 pipeline.schedule=zb_v pipeline.vocab_parallel=true", "parallel.dp=2 memory.shard=optimizer",
+        "parallel.dp=2 memory.shard=gradients memory.reduce=microbatch", "parallel.tp=2 parallel.sequence=true",
+        "parallel.cp=2", "parallel.dp=2 memory.shard=parameters memory.offload_optimizer=disk"}},
+      {4,
+       {"parallel.pp=4 pipeline.schedule=1f1b",
+        "parallel.pp=2 parallel.tp=2 parallel.sequence=true pipeline.schedule=zb_h1",
+        "parallel.pp=2 parallel.dp=2 pipeline.schedule=interleaved_1f1b memory.shard=optimizer",
+        "parallel.dp=4 memory.shard=parameters memory.gather=microbatch",
+        "parallel.dp=2 parallel.tp=2 parallel.sequence=true",
+        "parallel.dp=4 memory.shard=optimizer memory.shard_over=2"}}};
+  std::vector<Keys> out;
+  for (auto const& text : by_ranks.at(ranks)) out.push_back(split(text));
+  return out;
+}
+
+class Delay : public testing::Test {
+protected:
+  comm::Communicator world = comm::Communicator::world();
+};
+
+TEST_F(Delay, LossesAreThoseOfARingOfVersions) {
+  for (Keys const& model :
+       {Keys{"model.tied_embeddings=true"}, Keys{"model.moe.experts=4", "model.moe.top_k=2", "model.moe.ffn=16"}}) {
+    SCOPED_TRACE(fmt::format("{}", fmt::join(model, " ")));
+    auto const expected = ring(model, 1), at_once = ring(model, 0);
+    auto const near = [](Numbers const& a, Numbers const& b) {
+      ASSERT_EQ(a.size(), b.size());
+      for (std::size_t t = 0; t < a.size(); ++t) EXPECT_NEAR(a[t], b[t], 1e-12 * b[t]) << "update " << t;
+    };
+    EXPECT_GT(std::fabs(expected.back() - at_once.back()), 1e-4) << "the delay changes the losses";
+    for (auto layout : layouts(world.size())) {
+      SCOPED_TRACE(fmt::format("{}", fmt::join(layout, " ")));
+      auto keys = test::joined({model, layout});
+      if (model.size() > 1 && layout[0] == "parallel.dp=4") keys.push_back("parallel.ep=2");
+      near(losses<device::Fp64>(test::joined({keys, Keys{late}}), world, updates), expected);
+    }
+    near(losses<device::Fp64>(test::joined({model, layouts(world.size())[0]}), world, updates), at_once);
+  }
+}
+
+/// The state of a training as a checkpoint holds it, by array and place.
+template <class P>
+std::vector<std::pair<std::string, std::vector<char>>> state(engine::Trainer<P>& trainer) {
+  std::vector<std::pair<std::string, std::vector<char>>> out;
+  for (auto const& part : trainer.checkpoint_parts(config::state_of(trainer.config().optimizer).arrays)) {
+    auto const count = part.rows * part.cols;
+    std::vector<char> bytes(static_cast<std::size_t>(count) * sizeof(typename P::Master));
+    part.copy_out(0, count, bytes.data());
+    out.emplace_back(part.array, std::move(bytes));
+  }
+  return out;
+}
+
+TEST_F(Delay, FirstUpdateIsThatOfNoDelay) {
+  for (auto const& layout : layouts(world.size())) {
+    SCOPED_TRACE(fmt::format("{}", fmt::join(layout, " ")));
+    engine::Trainer<device::Fp64> delayed(make_config(test::joined({layout, Keys{late}}), world.size()), world),
+        plain(make_config(layout, world.size()), world);
+    EXPECT_EQ(delayed.step().loss, plain.step().loss);
+    for (auto const& spec : plain.plan().table.specs())
+      EXPECT_EQ(delayed.inspection().gather_value(spec.name), plain.inspection().gather_value(spec.name)) << spec.name;
+    EXPECT_EQ(delayed.evaluate(1), plain.evaluate(1));
+    // The second gradient is taken at the first weights in one of them.
+    EXPECT_NE(delayed.step().loss, plain.step().loss);
+  }
+}
+
+TEST_F(Delay, WithoutARateNothingMoves) {
+  Keys const still{"optimizer.lr=0", "optimizer.min_lr=0"};
+  auto const layout = layouts(world.size()).front();
+  EXPECT_EQ(losses<device::Fp32>(test::joined({layout, still, Keys{"run.precision=fp32", late}}), world, 4),
+            losses<device::Fp32>(test::joined({layout, still, Keys{"run.precision=fp32"}}), world, 4));
+}
+
+// Evaluation, samples and scores read the newest weights, and change nothing of what follows.
+TEST_F(Delay, AnythingMayComeBetweenSteps) {
+  for (auto const& layout : layouts(world.size())) {
+    SCOPED_TRACE(fmt::format("{}", fmt::join(layout, " ")));
+    auto const config = make_config(test::joined({layout, Keys{late}}), world.size());
+    engine::Trainer<device::Fp64> quiet(config, world), asked(config, world);
+    // A training without delay that is given the newest weights.
+    engine::Trainer<device::Fp64> other(make_config(layout, world.size()), world);
+    for (int s = 0; s < 6; ++s) {
+      EXPECT_EQ(asked.step().loss, quiet.step().loss) << "step " << s;
+      auto const newest = state(asked);
+      if (s % 2 == 0) {
+        std::map<std::string, std::vector<std::vector<char>>> parameters;
+        for (auto const& [name, bytes] : newest) parameters[name].push_back(bytes);
+        std::map<std::string, std::size_t> used;
+        for (auto const& part : other.checkpoint_parts({}))
+          part.copy_in(0, part.rows * part.cols, parameters.at(part.array).at(used[part.array]++).data());
+        EXPECT_EQ(asked.evaluate(2), other.evaluate(2)) << "step " << s;
+        EXPECT_EQ(asked.score(layout::Range{0, 64}).loss, other.score(layout::Range{0, 64}).loss);
+        EXPECT_EQ(test::greedy(asked, "The", 2), test::greedy(other, "The", 2));
+        for (auto const& spec : asked.plan().table.specs())
+          EXPECT_EQ(asked.inspection().gather_value(spec.name), other.inspection().gather_value(spec.name));
+      }
+      if (s == 3) EXPECT_EQ(state(asked), newest);
+    }
+    EXPECT_EQ(state(asked), state(quiet));
+  }
+}
+
+// Both versions are state: a training that is given the arrays of another one goes on with its bits.
+TEST_F(Delay, GoesOnFromItsState) {
+  auto const goes_on = [&]<class P>(P, Keys const& more) {
+    for (auto const& layout : layouts(world.size())) {
+      bool const offloads = layout.back().find("offload") != std::string::npos;
+      if (offloads && more.back() == "precision.moments=bf16") continue;  // offloaded moments are wide
+      SCOPED_TRACE(fmt::format("{} {}", fmt::join(layout, " "), fmt::join(more, " ")));
+      auto const config = make_config(test::joined({layout, more, Keys{late}}), world.size());
+      engine::Trainer<P> first(config, world), second(config, world);
+      for (int s = 0; s < 3; ++s) first.step();
+      auto const arrays = config::state_of(config.optimizer).arrays;
+      auto const saved = state(first);
+      auto const parts = second.checkpoint_parts(arrays);
+      ASSERT_EQ(parts.size(), saved.size());
+      for (std::size_t i = 0; i < parts.size(); ++i) {
+        ASSERT_EQ(parts[i].array, saved[i].first);
+        parts[i].copy_in(0, parts[i].rows * parts[i].cols, saved[i].second.data());
+      }
+      second.set_steps_done(3);
+      EXPECT_EQ(state(second), saved);
+      for (int s = 0; s < 3; ++s) EXPECT_EQ(second.step().loss, first.step().loss);
+      EXPECT_EQ(state(second), state(first));
+    }
+  };
+  goes_on(device::Fp32(), {"run.precision=fp32", "optimizer.type=sgd", "optimizer.lr=0.5"});
+#if P3D_16BIT
+  goes_on(device::Bf16(), {"run.precision=bf16"});
+  goes_on(device::Bf16(), {"run.precision=bf16", "precision.stochastic_rounding=true", "precision.moments=bf16"});
+#endif
+}
+
+#if P3D_16BIT
+// An update that is skipped makes no version: the next gradient is taken at the newest weights that there are.
+TEST_F(Delay, SkippedUpdateMakesNoVersion) {
+  for (auto const& layout : layouts(world.size())) {
+    SCOPED_TRACE(fmt::format("{}", fmt::join(layout, " ")));
+    Keys const half{"run.precision=fp16", "precision.loss_scale_initial=256", "optimizer.grad_clip=0"};
+    auto const config = make_config(test::joined({layout, half, Keys{late}}), world.size());
+    engine::Trainer<device::Fp16> trainer(config, world);
+    engine::Trainer<device::Fp16> other(make_config(test::joined({layout, half}), world.size()), world);
+    for (int s = 0; s < 3; ++s) trainer.step();
+    trainer.inspection().spoil_gradient("layers.1.mlp.up.weight");
+    EXPECT_TRUE(trainer.step().skipped());
+    std::map<std::string, std::vector<std::vector<char>>> saved;
+    for (auto const& [name, bytes] : state(trainer)) saved[name].push_back(bytes);
+    for (auto const& [name, arrays] : saved) {
+      if (!name.starts_with("previous_weights/")) continue;
+      EXPECT_EQ(arrays, saved.at("parameters" + name.substr(std::string("previous_weights").size()))) << name;
+    }
+    // The next loss is that of these weights.
+    std::map<std::string, std::size_t> used;
+    for (auto const& part : other.checkpoint_parts({}))
+      part.copy_in(0, part.rows * part.cols, saved.at(part.array).at(used[part.array]++).data());
+    other.set_steps_done(4);
+    EXPECT_EQ(trainer.step().loss, other.step().loss);
+  }
+}
+#endif
+
+TEST_F(Delay, MemoryIsWhatWasPredicted) {
+  for (auto const& layout : layouts(world.size())) {
+    SCOPED_TRACE(fmt::format("{}", fmt::join(layout, " ")));
+    auto const keys = test::joined({layout, Keys{"run.precision=fp32", "model.hidden=128", "model.ffn=512"}});
+    engine::Trainer<device::Fp32> trainer(make_config(test::joined({keys, Keys{late}}), world.size()), world);
+    trainer.step();
+    int const here = trainer.mesh().coordinate("pp");
+    auto const predicted = trainer.plan().memory_of(here);
+    test::expect_memory(trainer.memory_in_use(), predicted);
+    // Where the optimizer's two moments had 2 numbers, there are 3.
+    auto const config = make_config(keys, world.size());
+    if (config.memory.offloads_parameters()) continue;  // values are offloaded with the state
+    auto const state = [&](plan::MemoryPrediction const& m) {
+      return config.memory.offload_optimizer != config::OffloadTo::none ? m.offloaded : m.optimizer;
+    };
+    EXPECT_EQ(2 * state(predicted), 3 * state(engine::make_run_plan(config).memory_of(here)));
+  }
+}
+
+}  // namespace
