@@ -38,6 +38,27 @@ function(p3d_host_only target)
   endif()
 endfunction()
 
+# Where several sources are compiled at a time (CMAKE_UNITY_BUILD, as scripts/ and CI do), the headers of Kokkos and
+# other third parties are compiled once for all: they are half of the compiling. Other builds look whether each source
+# includes what it needs. Compilers for devices have precompiled headers of their own kind, or none.
+set(P3D_PRECOMPILED FALSE)
+if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang" AND NOT "${Kokkos_DEVICES}" MATCHES "CUDA|HIP|SYCL")
+  set(P3D_PRECOMPILED TRUE)
+endif()
+
+# p3d_precompile_headers(<target>): compiles them with <target>'s options, for others to reuse.
+function(p3d_precompile_headers target)
+  target_link_libraries(${target} PRIVATE p3d_options p3d_kokkos MPI::MPI_CXX fmt::fmt)
+  target_precompile_headers(${target} PRIVATE <Kokkos_Core.hpp> <mpi.h> <fmt/format.h> <fmt/ranges.h> <algorithm>
+    <functional> <map> <memory> <optional> <string> <vector>)
+endfunction()
+
+if(P3D_PRECOMPILED)
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/src/headers.cpp CONTENT "\n")
+  add_library(p3d_room_headers OBJECT ${PROJECT_BINARY_DIR}/src/headers.cpp)
+  p3d_precompile_headers(p3d_room_headers)
+endif()
+
 set_property(GLOBAL PROPERTY P3D_ROOMS "")
 set_property(GLOBAL PROPERTY P3D_THIRD_PARTIES "")
 
@@ -61,6 +82,8 @@ function(p3d_add_room room)
   set_property(GLOBAL PROPERTY P3D_KOKKOS_IN_${room} ${kokkos})
   if(NOT kokkos)
     p3d_host_only(p3d_${room}_objects)
+  elseif(P3D_PRECOMPILED)
+    target_precompile_headers(p3d_${room}_objects REUSE_FROM p3d_room_headers)
   endif()
   add_library(p3d_${room} STATIC EXCLUDE_FROM_ALL $<TARGET_OBJECTS:p3d_${room}_objects>)
   target_link_libraries(p3d_${room} PUBLIC p3d_${room}_usage)

@@ -46,6 +46,8 @@ JOBS=${P3D_JOBS:-$(jobs_for_this_machine)}
 # What a leg does not compile in its own way (rooms without Kokkos) it finds in the cache from the leg before: the
 # compiler's paths are taken relative to this folder.
 export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD}
+# It may keep what was compiled with precompiled headers, whose own dates and macros it would else have to know.
+export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:-pch_defines,time_macros}
 
 # configure_and_build <preset> [target] : configures when needed (cmake itself looks) and builds all or the target; both
 # do nothing when nothing changed.

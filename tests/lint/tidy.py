@@ -29,6 +29,7 @@ def commands(root, build, room):
     if not mine:
         sys.exit(f"no source of room {room} in {build}/compile_commands.json: configure first")
     flags = re.sub(r" -o \S+ -c \S+$", "", mine[0]["command"])
+    flags = re.sub(r" -Winvalid-pch -include \S+", "", flags)  # compiled by another compiler
     return [{"directory": mine[0]["directory"], "file": str(path), "command": f"{flags} -o /dev/null -c {path}"}
             for path in sorted((root / "src" / room).rglob("*.cpp"))]
 
