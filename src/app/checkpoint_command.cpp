@@ -10,6 +10,7 @@
 #include <p3d/base/error.hpp>
 #include <p3d/base/printable.hpp>
 #include <p3d/base/text.hpp>
+#include <p3d/config/optimizer_state.hpp>
 #include <p3d/io/checkpoint_folder.hpp>
 #include <p3d/io/checkpoint_tools.hpp>
 #include <p3d/io/model_files.hpp>
@@ -98,6 +99,9 @@ int show(std::string const& path, bool norms, bool input) {
   auto const& h = c.header;
   std::int64_t parameters = 0;
   for (auto const& row : c.table) parameters += row.rows * row.cols;
+  auto const has = [&](config::StateArray const& kind) {
+    return std::ranges::any_of(c.arrays, [&](auto const& a) { return a.name.starts_with(kind.name); });
+  };
   say(fmt::format("file          {} ({}, {} arrays)", path, base::human_bytes(static_cast<double>(c.file_bytes)),
                   c.arrays.size()));
   say(fmt::format("written by    p3d {}", h.p3d_version));
@@ -105,7 +109,9 @@ int show(std::string const& path, bool norms, bool input) {
                   h.step, h.tokens, h.samples, h.seed, h.data_hash));
   say(fmt::format("precision     {}\nparameters    {} ({})\nmoments       {}", io::name(h.element), parameters,
                   base::human_count(static_cast<double>(parameters)),
-                  c.arrays.size() > c.table.size() ? "first and second" : "none"));
+                  has(config::first_moment) ? "first and second" : "none"));
+  if (has(config::previous_weights))
+    say("versions      the newest weights (parameters) and those before (previous_weights)");
   if (!h.origin.empty()) say(fmt::format("began with    {}", h.origin));
   if (!h.tokenizer.name.empty())
     say(fmt::format("tokenizer     {} (hash {:016x})", h.tokenizer.name, h.tokenizer.hash));

@@ -154,7 +154,8 @@ void check_offload_keys(Check const& c) {
     c.error({"memory.offload_parameters", "memory.shard"},
             "offloaded weights that ranks own whole (shard \"none\") or in parts (shard \"parameters\")",
             fmt::format("shard \"{}\"", to_string(m.shard)), "set memory.shard to \"parameters\"");
-  if (!c.known({"memory.offload_optimizer", "run.precision", "optimizer.type", "precision.moments"}) ||
+  if (!c.known(
+          {"memory.offload_optimizer", "run.precision", "optimizer.type", "optimizer.delay", "precision.moments"}) ||
       m.offload_optimizer == OffloadTo::none)
     return;
   if (state_of(c.config.optimizer).arrays.empty() && !is_16bit(c.config.run.precision))

@@ -154,7 +154,8 @@ void check_post_validation(Check const& c) {
   auto const& config = c.config;
   refuse("model.moe.experts", config.model.moe.on(), "a model without experts: what they chose changes the next step",
          fmt::format("{} experts", config.model.moe.experts));
-  refuse("optimizer.delay", config.optimizer.delay > 0, "gradients that are not late: these wait for no norm anyway",
+  refuse("optimizer.delay", config.optimizer.delay > 0,
+         "gradients that are not late: one older version of the weights is kept, to read it or to take an update back",
          fmt::format("{}", config.optimizer.delay));
   constexpr auto in_memory = "resident weights, moments and activations, to take an update back";
   auto const& m = config.memory;

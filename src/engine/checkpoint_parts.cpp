@@ -106,7 +106,7 @@ std::vector<io::CheckpointPart> checkpoint_parts(RankContext& rank, RankMemory<P
             auto part = make_part(item, r, group);
             connect(part, from, offset, [&memory, two_versions] {
               memory.master_changed();
-              if (!two_versions) memory.set_one_version();
+              two_versions ? memory.set_two_versions() : memory.set_one_version();
             });
             part.replicas = &replicas;
             part.writes = !run.copy && (!item.spec->tied || unit->stage.is_first());

@@ -12,7 +12,7 @@
 namespace p3d::engine {
 
 /// The parts of the parameters, and of these arrays of the optimizer's state, that this rank owns. Valid as long as
-/// `rank` and `memory`, and until the next step or evaluation where gradients are late.
+/// `rank` and `memory`; where gradients are late, until layers read the other version of the weights.
 template <class P>
 std::vector<io::CheckpointPart> checkpoint_parts(RankContext& rank, RankMemory<P>& memory, config::StateArrays arrays);
 

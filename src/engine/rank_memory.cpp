@@ -224,6 +224,7 @@ std::vector<double> RankMemory<P>::take_sums() {
 template <class P>
 void RankMemory<P>::make_two_versions() {
   if (!std::exchange(one_version_, false) || !late_) return;
+  versions_differ_ = false;
   for (auto& [number, unit] : units_)
     for_pieces(*unit, [&](optim::Piece<P>& piece, auto const&) {
       Kokkos::deep_copy(rank_->exec, piece.master, piece.replaced_master);
@@ -248,6 +249,8 @@ void RankMemory<P>::show_newest(bool newest) {
 template <class P>
 void RankMemory<P>::pass_version(int stage) {
   if (!late_) return;
+  P3D_REQUIRE(!shows_newest_, "a step reads the older version");
+  versions_differ_ = false;
   for (auto& [number, unit] : units_) {
     if (stage >= 0 && number != stage) continue;
     for_pieces(*unit, [&](optim::Piece<P>& piece, device::View1<typename P::Storage> values) {
@@ -263,7 +266,7 @@ void RankMemory<P>::refresh_weights(std::int64_t updates) {
   make_two_versions();
   if (!std::exchange(master_is_newer_, false)) return;
   // Rounding at random goes by the number of the update that made the version.
-  if (late_ && !shows_newest_) updates = std::max<std::int64_t>(0, updates - 1);
+  if (late_ && !shows_newest_ && versions_differ_) updates = std::max<std::int64_t>(0, updates - 1);
   auto const& exec = rank_->exec;
   bool const stochastic = rank_->config.precision.stochastic_rounding;
   for (auto& [number, owner] : units_) {

@@ -65,11 +65,12 @@ public:
     visit_master(unit, late_ && !layers_read_newest(), visit);
   }
   /// Calls visit(piece, values) for all that a stage's unit owns, to be updated: the piece has its master weights,
-  /// state and gradients; `values` are what layers read, empty where these are master weights.
+  /// state and gradients; `values` are what layers read, empty where these are master weights. Where gradients are late
+  /// and a step reads the older version, the piece's master weights are the newest, and its replaced_master the older.
   template <class Visit>
   void for_pieces(StageUnit<P>& unit, Visit const& given) {
     auto const visit = [&](optim::Piece<P>& piece, device::View1<typename P::Storage> values) {
-      if (late_) optim::update_newest(piece);
+      if (late_) optim::aim_at_newest(piece);
       given(piece, values);
     };
     auto& params = unit.params;
@@ -103,10 +104,12 @@ public:
   /// Has layers read the newest version, or the one before. refresh_weights() must follow.
   void show_newest(bool newest);
   bool layers_read_newest() const { return shows_newest_ || one_version_; }
-  /// An update was skipped: the older version of a stage's weights (-1: of all) becomes the newest.
+  /// An update was skipped: the newest version overwrites the older one of a stage's weights (-1: of all).
   void pass_version(int stage);
   /// There is one version of the weights, where layers read: at the start, and where a file brought one.
   void set_one_version() { one_version_ = true; }
+  /// The versions are those of two updates: from now on one was made from the other, or a file brought both.
+  void set_two_versions() { versions_differ_ = true; }
 
   /// The master weights were changed by more than an update: layers must not read the old ones.
   void master_changed() { master_is_newer_ = true; }
@@ -167,6 +170,7 @@ private:
   bool master_is_newer_ = true;  ///< than what layers read: at the start, and after a checkpoint was copied in
   bool late_;                    ///< gradients are
   bool shows_newest_ = false, one_version_ = true;
+  bool versions_differ_ = false;  ///< an update came after there were two of them, or a file brought both
 };
 
 }  // namespace p3d::engine

@@ -247,6 +247,7 @@ void StepEnd<P>::update(int stage, StepResult& result) {
     });
     if (unit.sharded) unit.sharded->updated();
   }
+  memory_->set_two_versions();
   synchronise_weights(stage, step.number);
   // Gradients that were tried out stay. Where they are divided that does no harm: the next sum takes their place, and
   // whole gradients are zero already.

@@ -36,7 +36,7 @@ inline constexpr int update_width = wide_flat<Master>;
 
 /// Writes n weights to where layers read them, rounded to nearest.
 template <int W, class Weights, class Storage>
-KOKKOS_FORCEINLINE_FUNCTION void round_weights(Weights const& weights, Storage* to, int n) {
+KOKKOS_FORCEINLINE_FUNCTION void round_weights(Weights& weights, Storage* to, int n) {
   auto rounded = write<W>(to, n);
   P3D_SIMD
   for (int i = 0; i < lanes<W>(n); ++i) put(rounded[i], weights[i]);

@@ -121,7 +121,11 @@ io::CheckpointHeader restore(engine::AnyTrainer& trainer, std::string const& pat
         optim::resumed_loss_scale(trainer.loss_scale(), c.precision.loss_scaling, file.header.loss_scale));
   }
   std::int64_t elements = 0;
-  for (auto const& a : file.arrays) elements += all || a.name.starts_with("parameters/") ? a.size() : 0;
+  for (auto const& a : file.arrays) {
+    auto const of_kind = [&](std::string_view kind) { return a.name.starts_with(std::string(kind) + "/"); };
+    if (of_kind("parameters") || std::ranges::any_of(arrays, [&](auto const& kind) { return of_kind(kind.name); }))
+      elements += a.size();
+  }
   auto const read = fmt::format(
       "{} in {}", base::human_bytes(static_cast<double>(elements) * static_cast<double>(size_of(file.header.element))),
       base::human_seconds(watch.seconds()));

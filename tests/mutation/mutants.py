@@ -134,8 +134,9 @@ PARALLEL = [
     ("../engine/step_end.cpp",
      "if (unit.reducer.sums()) unit.params.take_gradients(rank_->exec, std::exchange(unit.reduced_before, true));",
      "unit.params.take_gradients(rank_->exec, std::exchange(unit.reduced_before, true));", "install_hooks_np2"),
-    ("../engine/step_end.cpp", "Master>(stage, &model::Parameters<P>::master), update);\n  memory_->master_changed();",
-     "Master>(stage, &model::Parameters<P>::master), update);", "install_hooks_np1"),
+    ("../engine/step_end.cpp", "                    update);\n  memory_->master_changed();",
+     "                    update);",
+     "install_hooks_np1"),
     ("../engine/trainer.cpp", "s.end.loss_scaler().scale() * s.end.grad_scale(result.step)",
      "s.end.loss_scaler().scale()", "install_hooks_np1"),
     ("../layout/shards.cpp", "out.push_back({0, items[i].offset + items[i].size(), i, i + 1, axes});",
@@ -388,6 +389,29 @@ MODEL = [
      "for (auto const& copy : std::vector<layout::HuggingFaceCopy>())\n    if (auto", "app_models"),
 ]
 
+# Gradients that are late by one update (optimizer.delay).
+LATE = [
+    ("rank_memory.cpp", "Kokkos::deep_copy(rank_->exec, piece.replaced_master, piece.master);", "", "engine_delay_np1"),
+    ("rank_memory.cpp", "updates = std::max<std::int64_t>(0, updates - 1);", "", "engine_delay_np1"),
+    ("rank_memory.cpp", "!shows_newest_ && versions_differ_", "!shows_newest_", "engine_delay_np1"),
+    ("rank_memory.cpp", "kernels::exchange<typename P::Master>(rank_->exec, piece.master, piece.replaced_master);", "",
+     "engine_delay_np1"),
+    ("rank_memory.hpp", "visit_master(unit, late_ && !layers_read_newest(), visit);",
+     "visit_master(unit, false, visit);", "engine_delay_np1"),
+    ("step_end.cpp", "memory_->pass_version(stage);", "", "engine_delay_np1"),
+    ("step_end.cpp", "late ? piece.replaced_master : piece.master, values", "piece.master, values", "engine_delay_np1"),
+    ("trainer.cpp", "memory.show_newest(true);", "", "engine_delay_np1"),
+    ("trainer.cpp", "s.memory.show_newest(false);", "", "engine_delay_np1"),
+    ("checkpoint_parts.cpp", "if (two_versions) memory.make_two_versions();", "", "engine_delay_np1"),
+    ("../optim/optimizer.cpp", "if (narrow && !weights)", "if (narrow)", "unit_optim engine_delay_np1"),
+    ("../kernels/update.cpp", "          auto old_weight = write<W>(&old.p(c), n);",
+     "          auto old_weight = write<W>(&p(c), n);", "unit_optim"),
+    ("../plan/memory.cpp", "sum += array.weights ? bytes.master : bytes.moment;", "sum += bytes.moment;",
+     "engine_delay_np1"),
+    ("../run/checkpoint_resume.cpp", "if (!two_versions) optimizer.delay = 0;", "", "restart_commands"),
+    ("../io/read_header.cpp", " && (optimizer.delay > 0) == late)", ")", "restart_commands"),
+]
+
 LINALG = [
     ("onednn_call.hpp", "base::SignalsBlocked signals_;", "", "linalg"),
 ]
@@ -422,7 +446,7 @@ PLAN = [
     ("search.cpp", "out.parallel.sequence = c.tp > 1;", "out.parallel.sequence = false;", "unit_plan"),
 ]
 
-ROOMS = {"kernels": KERNELS, "linalg": LINALG, "parallel": PARALLEL,
+ROOMS = {"kernels": KERNELS, "linalg": LINALG, "parallel": PARALLEL, "engine": LATE,
          "schedule": SCHEDULE, "comm": COMM, "io": IO, "model": MODEL, "plan": PLAN}
 
 # Mutants that no test can kill, because the program does the same: (room, file, what it becomes) -> the reason.

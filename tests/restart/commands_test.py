@@ -256,7 +256,9 @@ class Commands(unittest.TestCase):
         self.assertEqual(late[first], plain[first])  # there is one version, which is both
         self.assertNotEqual(late[second], plain[second])
         file = checkpoint("late-from-plain", half + 3)
-        self.assertIn("previous_weights/embed.token.weight", self.good("checkpoint", "show", file))
+        shown = self.good("checkpoint", "show", file)
+        self.assertIn("previous_weights/embed.token.weight", shown)
+        self.assertIn("versions      the newest weights (parameters)", shown)
         goes_on, ceases = (go_on(f"delay-{delay}", file, half + 5, delay) for delay in (1, 0))
         self.assertNotEqual(goes_on[min(goes_on)], ceases[min(ceases)])  # read at the older and at the newest weights
         self.assertNotIn("previous_weights", self.good("checkpoint", "show", checkpoint("delay-0", half + 5)))

@@ -30,8 +30,8 @@ namespace p3d::engine {
 struct StepResult {
   std::int64_t step = 0;    ///< number of steps done, this one included
   std::int64_t tokens = 0;  ///< inputs of the global batch
-  double loss = 0.0;        ///< mean cross entropy in nats over the targets of the global batch, before the update;
-                            ///< those that data.eod_mask_loss masks do not count
+  double loss = 0.0;        ///< mean cross entropy in nats over the targets of the global batch, at the weights that
+                            ///< the step read; those that data.eod_mask_loss masks do not count
   double mtp_loss = 0.0;    ///< the mean of the losses of the blocks of multi-token prediction, which `loss` leaves out
   double grad_norm = 0.0;   ///< global L2 norm of the gradient, before clipping
   double lr = 0.0;
@@ -116,8 +116,9 @@ public:
   virtual optim::LossScaleState const& loss_scale() const = 0;
   virtual void set_loss_scale(optim::LossScaleState const& state) = 0;
   /// This rank's parts of the arrays of a checkpoint: parameters, and these arrays of the optimizer's state, all that
-  /// it has or all but the weights among them (config/optimizer_state.hpp), or none. Valid as long as the trainer, and
-  /// until the next step or evaluation where gradients are late (optimizer.delay).
+  /// it has or all but the weights among them (config/optimizer_state.hpp), or none. Valid as long as the trainer;
+  /// where gradients are late (optimizer.delay), until the next call of this or of step(), evaluate(), score(),
+  /// sample().
   virtual std::vector<io::CheckpointPart> checkpoint_parts(config::StateArrays arrays) = 0;
 
   /// From now on the times of the actions of training go there, until it is null. It must live as long.

@@ -10,7 +10,8 @@
 //   no_sync               for each sum of a stage's gradients but the last of the step, before its first backward
 //   grad_sync             for each bucket, in the backward that completes it; then p3d waits for all buckets
 //   finalize_model_grads  once: all sums have come, those of tied embeddings too; norm and clipping follow
-//   param_sync            for each update of weights, after it; the next forward reads what it leaves
+//   param_sync            for each update of weights, after it, with the newest of them; the next forward reads what it
+//                         leaves, or with optimizer.delay = 1 the forward after the next
 //
 // All are called on the thread that calls Trainer::step, and on every rank. Ranks that sum the same bucket call
 // grad_sync in the same order, so it may communicate among `replicas`; finalize_model_grads is called on all ranks

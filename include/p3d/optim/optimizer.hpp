@@ -75,9 +75,10 @@ struct Piece {
 };
 
 /// Where gradients are late, a piece comes with the weights that layers read as `master`, and with the newest ones as
-/// the last array of its state. The update changes the newest, and the others become what these were.
+/// the last array of its state. This makes the newest its `master`, which the update changes, and the others its
+/// `replaced_master`, which become what the newest were.
 template <class P>
-void update_newest(Piece<P>& piece) {
+void aim_at_newest(Piece<P>& piece) {
   static_assert(std::is_same_v<typename P::Moment, typename P::Master>);
   piece.replaced_master = piece.master;
   piece.master = piece.state.back().wide;

@@ -76,9 +76,8 @@ struct StatePools {
 struct MemoryPrediction {
   std::int64_t params = 0;                 ///< weights that layers read, and the owned ones where replicas divide them
   std::int64_t grads = 0;                  ///< gradients, and the buffer in which they travel, where that is another
-  std::int64_t optimizer = 0;              ///< the optimizer's state (AdamW two numbers per parameter, SGD none), and
-                                           ///< master weights; optimizer.post_validation: the copies of weights and
-                                           ///< state
+  std::int64_t optimizer = 0;              ///< the optimizer's state (config/optimizer_state.hpp) and master weights;
+                                           ///< optimizer.post_validation: the copies of weights and state
   std::int64_t activations = 0;            ///< saved by forward for backward, all slots
   std::int64_t workspace = 0;              ///< scratch, communication buffers, batch
   std::int64_t panels = 0;                 ///< in which the host's threads widen numbers of 16 bits

@@ -204,7 +204,9 @@ TEST_F(Delay, AnythingMayComeBetweenSteps) {
         for (auto const& spec : asked.plan().table.specs())
           EXPECT_EQ(asked.inspection().gather_value(spec.name), other.inspection().gather_value(spec.name));
       }
-      if (s == 3) EXPECT_EQ(state(asked), newest);
+      if (s == 3) {
+        EXPECT_EQ(state(asked), newest);
+      }
     }
     EXPECT_EQ(state(asked), state(quiet));
   }
@@ -242,6 +244,28 @@ TEST_F(Delay, GoesOnFromItsState) {
 }
 
 #if P3D_16BIT
+// The state of a training without delay is a start: there is one version, which layers read with the same rounding.
+TEST_F(Delay, GoesOnFromOneVersion) {
+  for (auto const& layout : layouts(world.size())) {
+    if (layout.back().find("offload") != std::string::npos) continue;  // offloaded moments are wide
+    SCOPED_TRACE(fmt::format("{}", fmt::join(layout, " ")));
+    auto const keys = test::joined(
+        {layout, Keys{"run.precision=bf16", "precision.stochastic_rounding=true", "precision.moments=bf16"}});
+    auto const config = make_config(keys, world.size());
+    engine::Trainer<device::Bf16> plain(config, world);
+    engine::Trainer<device::Bf16> delayed(make_config(test::joined({keys, Keys{late}}), world.size()), world);
+    for (int s = 0; s < 3; ++s) plain.step();
+    auto const saved = state(plain);
+    auto const parts = delayed.checkpoint_parts(config::state_of(config.optimizer).arrays);
+    ASSERT_EQ(parts.size(), saved.size());
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      parts[i].copy_in(0, parts[i].rows * parts[i].cols, saved[i].second.data());
+    delayed.set_steps_done(3);
+    EXPECT_EQ(delayed.step().loss, plain.step().loss);
+    EXPECT_NE(delayed.step().loss, plain.step().loss);
+  }
+}
+
 // An update that is skipped makes no version: the next gradient is taken at the newest weights that there are.
 TEST_F(Delay, SkippedUpdateMakesNoVersion) {
   for (auto const& layout : layouts(world.size())) {
@@ -266,6 +290,17 @@ TEST_F(Delay, SkippedUpdateMakesNoVersion) {
     other.set_steps_done(4);
     EXPECT_EQ(trainer.step().loss, other.step().loss);
   }
+}
+#endif
+
+#if P3D_16BIT
+// The older weights are as wide as master weights are, whatever the moments are.
+TEST_F(Delay, WeightsStayWide) {
+  auto const keys = test::joined({layouts(world.size()).front(), Keys{"run.precision=bf16", "precision.moments=bf16",
+                                                                      "model.hidden=128", "model.ffn=512", late}});
+  engine::Trainer<device::Bf16> trainer(make_config(keys, world.size()), world);
+  trainer.step();
+  test::expect_memory(trainer.memory_in_use(), trainer.plan().memory_of(trainer.mesh().coordinate("pp")));
 }
 #endif
 

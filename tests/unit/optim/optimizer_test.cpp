@@ -109,7 +109,7 @@ struct Training {
     optim::Piece<P> out{run, part(master), part(gradient)};
     if (P::has_master) out.storage = part(storage);
     state.bind(out);
-    if (stage.config.optimizer.delay > 0) optim::update_newest(out);
+    if (stage.config.optimizer.delay > 0) optim::aim_at_newest(out);
     return out;
   }
   static optim::UpdateStep step(int t) {
