@@ -183,7 +183,13 @@ void StepEnd<P>::start_sum(double vote) {
                                                     packed ? params.owned_gradients() : params.grads(), packed,
                                                     rank_->here, unit->stage.is_first(), memory_->squares());
   }
+  // On devices the host is ahead of what it launched: here it waits for the backward passes. That is no time of the
+  // update, whose phase this is.
+  base::Stopwatch watch;
   auto const own = memory_->take_sums();
+  double const waited = watch.seconds();
+  executor_->times()[Phase::backward] += waited;
+  executor_->times()[Phase::optimizer] -= waited;
   bool const counts = rank_->counts_loss();
   sum_ = {counts ? own[0] : 0.0, own[1], rank_->stop.here() ? 1.0 : 0.0, vote};
   for (std::size_t k = 2; k < own.size(); ++k) sum_.push_back(counts ? own[k] : 0.0);
