@@ -38,19 +38,20 @@ function(p3d_host_only target)
   endif()
 endfunction()
 
-# Where several sources are compiled at a time (CMAKE_UNITY_BUILD, as scripts/ and CI do), the headers of Kokkos and
-# other third parties are compiled once for all: they are half of the compiling. Other builds look whether each source
+# Where several sources are compiled at a time (CMAKE_UNITY_BUILD, as scripts/ and CI do), the headers of Kokkos
+# are compiled once for all. Other builds look whether each source
 # includes what it needs. Compilers for devices have precompiled headers of their own kind, or none.
 set(P3D_PRECOMPILED FALSE)
 if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang" AND NOT "${Kokkos_DEVICES}" MATCHES "CUDA|HIP|SYCL")
   set(P3D_PRECOMPILED TRUE)
 endif()
 
-# p3d_precompile_headers(<target>): compiles them with <target>'s options, for others to reuse.
+# p3d_precompile_headers(<target>): compiles them with <target>'s options, for others to reuse. Those of MPI and {fmt} are
+# not among them: not all rooms have these, and a macro that one lacks makes it refuse all.
 function(p3d_precompile_headers target)
-  target_link_libraries(${target} PRIVATE p3d_options p3d_kokkos MPI::MPI_CXX fmt::fmt)
-  target_precompile_headers(${target} PRIVATE <Kokkos_Core.hpp> <mpi.h> <fmt/format.h> <fmt/ranges.h> <algorithm>
-    <functional> <map> <memory> <optional> <string> <vector>)
+  target_link_libraries(${target} PRIVATE p3d_options p3d_kokkos)
+  target_precompile_headers(${target} PRIVATE <Kokkos_Core.hpp> <algorithm> <functional> <map> <memory> <optional>
+    <string> <vector>)
 endfunction()
 
 if(P3D_PRECOMPILED)
