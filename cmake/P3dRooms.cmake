@@ -46,8 +46,8 @@ if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang" AND NOT "${Ko
   set(P3D_PRECOMPILED TRUE)
 endif()
 
-# p3d_precompile_headers(<target>): compiles them with <target>'s options, for others to reuse. Those of MPI and {fmt} are
-# not among them: not all rooms have these, and a macro that one lacks makes it refuse all.
+# p3d_precompile_headers(<target>): compiles them with <target>'s options, for others to reuse. Those of MPI and {fmt}
+# are not among them: not all rooms have these, and a macro that one lacks makes it refuse all.
 function(p3d_precompile_headers target)
   target_link_libraries(${target} PRIVATE p3d_options p3d_kokkos)
   target_precompile_headers(${target} PRIVATE <Kokkos_Core.hpp> <algorithm> <functional> <map> <memory> <optional>

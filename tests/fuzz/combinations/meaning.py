@@ -55,6 +55,13 @@ def twin(keys):
         return None  # of auto, the schedule follows from the memory
     if keys.get("parallel.layout") == "auto":
         return None  # the layout follows from the keys of [memory] that are set
+    # A bucket of layers ends where a piece of a stage does, which adds squares for the norm in another order
+    # (docs/memory.md).
+    pieces = keys.get("memory.offload_parameters", "none") != "none" or \
+        keys.get("memory.shard", "none") in ("gradients", "parameters") or \
+        any(key in keys for key in ("memory.preset", "memory.limit"))
+    if int(keys.get("comm.bucket_layers", 0)) > 0 and pieces:
+        return None
     plain = {key: value for key, value in keys.items() if not keeps_bits(key, value)}
     # A preset divides tokens over tp too, which adds in another order: it is named in docs/memory.md.
     preset = keys.get("memory.preset", "none")
