@@ -205,9 +205,9 @@ class Lint(unittest.TestCase):
                         self.assertTrue(any(message in line for line in mine), f"expected '{message}' in {mine}")
 
     def test_harmless_lines_are_let_pass(self):
-        for rule, file, text in HARMLESS:
+        for rule in sorted({plant[0] for plant in HARMLESS}):
             with self.subTest(rule=rule):
-                self.assertEqual(self.added(rule, [(file, text)])[1], set())
+                self.assertEqual(self.added(rule, [plant[1:] for plant in HARMLESS if plant[0] == rule])[1], set())
 
     def test_a_table_with_a_cycle_is_refused(self):
         table = self.copy / "tests/lint/rooms.txt"
