@@ -251,13 +251,14 @@ void RankMemory<P>::pass_version(int stage) {
   if (!late_) return;
   P3D_REQUIRE(!shows_newest_, "a step reads the older version");
   versions_differ_ = false;
-  for (auto& [number, unit] : units_) {
+  for (auto& [number, owner] : units_) {
     if (stage >= 0 && number != stage) continue;
-    for_pieces(*unit, [&](optim::Piece<P>& piece, device::View1<typename P::Storage> values) {
+    auto& unit = *owner;
+    for_pieces(unit, [&](optim::Piece<P>& piece, device::View1<typename P::Storage> values) {
       Kokkos::deep_copy(rank_->exec, piece.replaced_master, piece.master);
-      if (P::has_master) unit->params.round_run(rank_->exec, piece.run, piece.master, values, false, 0);
+      if (P::has_master) unit.params.round_run(rank_->exec, piece.run, piece.master, values, false, 0);
     });
-    if (unit->sharded) unit->sharded->updated();
+    if (unit.sharded) unit.sharded->updated();
   }
 }
 
