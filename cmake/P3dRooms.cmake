@@ -38,9 +38,9 @@ function(p3d_host_only target)
   endif()
 endfunction()
 
-# Where several sources are compiled at a time (CMAKE_UNITY_BUILD, as scripts/ and CI do), the headers of Kokkos
-# are compiled once for all. Other builds look whether each source
-# includes what it needs. Compilers for devices have precompiled headers of their own kind, or none.
+# Where several sources are compiled at a time (CMAKE_UNITY_BUILD, as scripts/ and CI do), the headers of Kokkos are
+# compiled once for all. Other builds look whether each source includes what it needs. Compilers for devices have
+# precompiled headers of their own kind, or none.
 set(P3D_PRECOMPILED FALSE)
 if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang" AND NOT "${Kokkos_DEVICES}" MATCHES "CUDA|HIP|SYCL")
   set(P3D_PRECOMPILED TRUE)

@@ -100,7 +100,7 @@ int show(std::string const& path, bool norms, bool input) {
   std::int64_t parameters = 0;
   for (auto const& row : c.table) parameters += row.rows * row.cols;
   auto const has = [&](config::StateArray const& kind) {
-    return std::ranges::any_of(c.arrays, [&](auto const& a) { return a.name.starts_with(kind.name); });
+    return std::ranges::any_of(c.arrays, [&](auto const& a) { return a.is_of(kind.name); });
   };
   say(fmt::format("file          {} ({}, {} arrays)", path, base::human_bytes(static_cast<double>(c.file_bytes)),
                   c.arrays.size()));

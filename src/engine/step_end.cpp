@@ -262,35 +262,27 @@ void StepEnd<P>::update(int stage, StepResult& result) {
 }
 
 template <class P>
-template <class T, class Of>
-std::vector<OwnedNumbers<T>> StepEnd<P>::owned(int stage, Of const& of) {
-  std::vector<OwnedNumbers<T>> out;
-  for (auto& [number, unit] : memory_->units()) {
-    if (stage >= 0 && number != stage) continue;
-    auto const& params = unit->params;
-    for (auto const& run : params.shard().owned) out.push_back({number, &params.layout(), run, of(*unit, run)});
-  }
-  return out;
-}
-
-template <class P>
 void StepEnd<P>::finalize_gradients() {
   if (!hooks_.finalize_model_grads) return;
-  hooks_.finalize_model_grads(
-      owned<typename P::Gradient>(
-          -1, [](StageUnit<P> const& unit, layout::OwnedRun const& run) { return unit.params.reduced(run); }),
-      targets_.front());
+  std::vector<OwnedNumbers<typename P::Gradient>> owned;
+  for (auto& [number, unit] : memory_->units())
+    for (auto const& run : unit->params.shard().owned)
+      owned.push_back({number, &unit->params.layout(), run, unit->params.reduced(run)});
+  hooks_.finalize_model_grads(owned, targets_.front());
 }
 
 template <class P>
 void StepEnd<P>::synchronise_weights(int stage, std::int64_t update) {
   if (!hooks_.param_sync) return;
-  bool const late = rank_->config.optimizer.delay > 0;
-  hooks_.param_sync(owned<typename P::Master>(stage,
-                                              [&](StageUnit<P> const& unit, layout::OwnedRun const& run) {
-                                                return late ? unit.state.newest(run) : unit.params.master(run);
-                                              }),
-                    update);
+  std::vector<OwnedNumbers<typename P::Master>> owned;
+  for (auto& [number, owner] : memory_->units()) {
+    if (stage >= 0 && number != stage) continue;
+    auto& unit = *owner;
+    memory_->for_master(unit, [&, of = number](layout::OwnedRun const& run, auto const& master) {
+      owned.push_back({of, &unit.params.layout(), run, master});
+    });
+  }
+  hooks_.param_sync(owned, update);
   memory_->master_changed();
 }
 

@@ -66,9 +66,6 @@ public:
 private:
   /// Begins the next sum of a stage's gradients, which a hook may put off.
   void begin_reduction(int stage);
-  /// The numbers that of(unit, run) gives of all runs that this rank owns of a stage (-1: of all).
-  template <class T, class Of>
-  std::vector<OwnedNumbers<T>> owned(int stage, Of const& of);
   /// Gives finalize_model_grads the gradients of this rank.
   void finalize_gradients();
   /// Gives param_sync the weights of a stage (-1: of all) that were updated.

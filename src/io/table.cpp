@@ -23,7 +23,7 @@ std::uint64_t content_hash(Checkpoint const& checkpoint, bool all) {
   ByteHash hash;
   if (all) hash.add(reinterpret_cast<char const*>(&checkpoint.header.step), sizeof checkpoint.header.step);
   for (auto const& a : checkpoint.arrays) {
-    if (!all && !a.name.starts_with("parameters/")) continue;
+    if (!all && !a.is_of("parameters")) continue;
     hash.add(a.name.data(), a.name.size());
     hash.add(reinterpret_cast<char const*>(&a.checksum), sizeof a.checksum);
   }

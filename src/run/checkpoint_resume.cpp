@@ -107,8 +107,8 @@ io::CheckpointHeader restore(engine::AnyTrainer& trainer, std::string const& pat
   }
   auto optimizer = c.optimizer;
   // A file of a run whose gradients were not late has one version of the weights, which is a start for two.
-  bool const two_versions = std::ranges::any_of(
-      file.arrays, [](io::CheckpointArray const& a) { return a.name.starts_with(config::previous_weights.name); });
+  bool const two_versions =
+      std::ranges::any_of(file.arrays, [](auto const& a) { return a.is_of(config::previous_weights.name); });
   if (!two_versions) optimizer.delay = 0;
   auto const arrays = all ? config::state_of(optimizer).arrays : config::StateArrays{};
   base::Stopwatch watch;
@@ -121,11 +121,9 @@ io::CheckpointHeader restore(engine::AnyTrainer& trainer, std::string const& pat
         optim::resumed_loss_scale(trainer.loss_scale(), c.precision.loss_scaling, file.header.loss_scale));
   }
   std::int64_t elements = 0;
-  for (auto const& a : file.arrays) {
-    auto const of_kind = [&](std::string_view kind) { return a.name.starts_with(std::string(kind) + "/"); };
-    if (of_kind("parameters") || std::ranges::any_of(arrays, [&](auto const& kind) { return of_kind(kind.name); }))
+  for (auto const& a : file.arrays)
+    if (a.is_of("parameters") || std::ranges::any_of(arrays, [&](auto const& kind) { return a.is_of(kind.name); }))
       elements += a.size();
-  }
   auto const read = fmt::format(
       "{} in {}", base::human_bytes(static_cast<double>(elements) * static_cast<double>(size_of(file.header.element))),
       base::human_seconds(watch.seconds()));

@@ -47,6 +47,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace p3d::io {
@@ -114,6 +115,10 @@ struct CheckpointArray {
   std::uint64_t checksum = 0;  ///< the stored checksum, as the head of this file defines it
 
   std::int64_t size() const { return rows * cols; }
+  /// True where it lies in this group: "parameters", or the name of a config::StateArray.
+  bool is_of(std::string_view group) const {
+    return name.starts_with(group) && name.substr(group.size()).starts_with('/');
+  }
   bool operator==(CheckpointArray const&) const = default;
 };
 

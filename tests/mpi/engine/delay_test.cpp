@@ -91,16 +91,6 @@ Numbers losses(Keys const& more, comm::Communicator const& world, int steps) {
   return out;
 }
 
-Keys split(std::string const& text) {
-  Keys out;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    auto const end = std::min(text.find(' ', begin), text.size());
-    out.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return out;
-}
-
 std::vector<Keys> layouts(int ranks) {
   static std::map<int, std::vector<std::string>> const by_ranks{
       {1, {"parallel.dp=1", "memory.recompute=full memory.offload_optimizer=disk memory.offload_parameters=disk"}},
@@ -118,7 +108,7 @@ std::vector<Keys> layouts(int ranks) {
         "parallel.dp=2 parallel.tp=2 parallel.sequence=true",
         "parallel.dp=4 memory.shard=optimizer memory.shard_over=2"}}};
   std::vector<Keys> out;
-  for (auto const& text : by_ranks.at(ranks)) out.push_back(split(text));
+  for (auto const& text : by_ranks.at(ranks)) out.push_back(test::words_of(text));
   return out;
 }
 
@@ -160,6 +150,35 @@ std::vector<std::pair<std::string, std::vector<char>>> state(engine::Trainer<P>&
   return out;
 }
 
+/// Gives a training the arrays that another one of its layout had: all of them, in their order.
+template <class P>
+void restore(engine::Trainer<P>& trainer, config::StateArrays arrays,
+             std::vector<std::pair<std::string, std::vector<char>>> const& saved) {
+  auto const parts = trainer.checkpoint_parts(arrays);
+  ASSERT_EQ(parts.size(), saved.size());
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    ASSERT_EQ(parts[i].array, saved[i].first);
+    parts[i].copy_in(0, parts[i].rows * parts[i].cols, saved[i].second.data());
+  }
+}
+
+/// The arrays by name, each with its parts in their order.
+using ByName = std::map<std::string, std::vector<std::vector<char>>>;
+template <class P>
+ByName by_name(engine::Trainer<P>& trainer) {
+  ByName out;
+  for (auto const& [name, bytes] : state(trainer)) out[name].push_back(bytes);
+  return out;
+}
+
+/// Gives a training without delay the newest weights of one of its layout.
+template <class P>
+void give_newest(engine::Trainer<P>& trainer, ByName const& arrays) {
+  std::map<std::string, std::size_t> used;
+  for (auto const& part : trainer.checkpoint_parts({}))
+    part.copy_in(0, part.rows * part.cols, arrays.at(part.array).at(used[part.array]++).data());
+}
+
 TEST_F(Delay, FirstUpdateIsThatOfNoDelay) {
   for (auto const& layout : layouts(world.size())) {
     SCOPED_TRACE(fmt::format("{}", fmt::join(layout, " ")));
@@ -193,11 +212,7 @@ TEST_F(Delay, AnythingMayComeBetweenSteps) {
       EXPECT_EQ(asked.step().loss, quiet.step().loss) << "step " << s;
       auto const newest = state(asked);
       if (s % 2 == 0) {
-        std::map<std::string, std::vector<std::vector<char>>> parameters;
-        for (auto const& [name, bytes] : newest) parameters[name].push_back(bytes);
-        std::map<std::string, std::size_t> used;
-        for (auto const& part : other.checkpoint_parts({}))
-          part.copy_in(0, part.rows * part.cols, parameters.at(part.array).at(used[part.array]++).data());
+        give_newest(other, by_name(asked));
         EXPECT_EQ(asked.evaluate(2), other.evaluate(2)) << "step " << s;
         EXPECT_EQ(asked.score(layout::Range{0, 64}).loss, other.score(layout::Range{0, 64}).loss);
         EXPECT_EQ(test::greedy(asked, "The", 2), test::greedy(other, "The", 2));
@@ -222,14 +237,8 @@ TEST_F(Delay, GoesOnFromItsState) {
       auto const config = make_config(test::joined({layout, more, Keys{late}}), world.size());
       engine::Trainer<P> first(config, world), second(config, world);
       for (int s = 0; s < 3; ++s) first.step();
-      auto const arrays = config::state_of(config.optimizer).arrays;
       auto const saved = state(first);
-      auto const parts = second.checkpoint_parts(arrays);
-      ASSERT_EQ(parts.size(), saved.size());
-      for (std::size_t i = 0; i < parts.size(); ++i) {
-        ASSERT_EQ(parts[i].array, saved[i].first);
-        parts[i].copy_in(0, parts[i].rows * parts[i].cols, saved[i].second.data());
-      }
+      restore(second, config::state_of(config.optimizer).arrays, saved);
       second.set_steps_done(3);
       EXPECT_EQ(state(second), saved);
       for (int s = 0; s < 3; ++s) EXPECT_EQ(second.step().loss, first.step().loss);
@@ -255,11 +264,7 @@ TEST_F(Delay, GoesOnFromOneVersion) {
     engine::Trainer<device::Bf16> plain(config, world);
     engine::Trainer<device::Bf16> delayed(make_config(test::joined({keys, Keys{late}}), world.size()), world);
     for (int s = 0; s < 3; ++s) plain.step();
-    auto const saved = state(plain);
-    auto const parts = delayed.checkpoint_parts(config::state_of(config.optimizer).arrays);
-    ASSERT_EQ(parts.size(), saved.size());
-    for (std::size_t i = 0; i < parts.size(); ++i)
-      parts[i].copy_in(0, parts[i].rows * parts[i].cols, saved[i].second.data());
+    restore(delayed, config::state_of(config.optimizer).arrays, state(plain));
     delayed.set_steps_done(3);
     EXPECT_EQ(delayed.step().loss, plain.step().loss);
     EXPECT_NE(delayed.step().loss, plain.step().loss);
@@ -277,23 +282,17 @@ TEST_F(Delay, SkippedUpdateMakesNoVersion) {
     for (int s = 0; s < 3; ++s) trainer.step();
     trainer.inspection().spoil_gradient("layers.1.mlp.up.weight");
     EXPECT_TRUE(trainer.step().skipped());
-    std::map<std::string, std::vector<std::vector<char>>> saved;
-    for (auto const& [name, bytes] : state(trainer)) saved[name].push_back(bytes);
+    auto const saved = by_name(trainer);
     for (auto const& [name, arrays] : saved) {
       if (!name.starts_with("previous_weights/")) continue;
       EXPECT_EQ(arrays, saved.at("parameters" + name.substr(std::string("previous_weights").size()))) << name;
     }
     // The next loss is that of these weights.
-    std::map<std::string, std::size_t> used;
-    for (auto const& part : other.checkpoint_parts({}))
-      part.copy_in(0, part.rows * part.cols, saved.at(part.array).at(used[part.array]++).data());
+    give_newest(other, saved);
     other.set_steps_done(4);
     EXPECT_EQ(trainer.step().loss, other.step().loss);
   }
 }
-#endif
-
-#if P3D_16BIT
 // The older weights are as wide as master weights are, whatever the moments are.
 TEST_F(Delay, WeightsStayWide) {
   auto const keys = test::joined({layouts(world.size()).front(), Keys{"run.precision=bf16", "precision.moments=bf16",

@@ -111,16 +111,6 @@ Words const& layouts(int ranks) {
   return by_ranks.at(static_cast<std::size_t>(at));
 }
 
-Words split(std::string const& text) {
-  Words out;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    auto const end = std::min(text.find(' ', begin), text.size());
-    out.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return out;
-}
-
 class PostValidation : public testing::Test {
 protected:
   comm::Communicator world = comm::Communicator::world();
@@ -129,7 +119,7 @@ protected:
 TEST_F(PostValidation, ChangesNoBit) {
   for (auto const& layout : layouts(world.size())) {
     SCOPED_TRACE(layout);
-    auto const words = split(layout);
+    auto const words = test::words_of(layout);
     auto const waiting = wait<device::Fp32>(words, world);
     engine::PostValidation count;
     EXPECT_NE(waiting.clipped.front(), waiting.clipped[2]) << "it learns, so that bits can differ";
@@ -144,7 +134,7 @@ TEST_F(PostValidation, ChangesNoBit) {
 }
 
 /// The first layout, which every number of ranks has.
-Words first(int ranks) { return split(layouts(ranks).front()); }
+Words first(int ranks) { return test::words_of(layouts(ranks).front()); }
 
 TEST_F(PostValidation, ChangesNoBitOfAnyPrecision) {
   if (world.size() > 4) return;
@@ -281,7 +271,7 @@ TEST_F(PostValidation, OverflowsAreSkipped) {
 TEST_F(PostValidation, MemoryIsWhatWasPredicted) {
   for (auto const& layout : layouts(world.size())) {
     SCOPED_TRACE(layout);
-    auto const words = with(split(layout), {"model.hidden=128", "model.ffn=512"});
+    auto const words = with(test::words_of(layout), {"model.hidden=128", "model.ffn=512"});
     engine::Trainer<device::Fp32> trainer(make_config(with(words, {on}), world.size()), world);
     trainer.step();
     auto const& predicted = trainer.plan().memory_of(trainer.mesh().coordinate("pp"));

@@ -16,6 +16,17 @@
 
 namespace p3d::test {
 
+/// The words of a text, which single spaces part: keys of an input in one line.
+inline std::vector<std::string> words_of(std::string const& text) {
+  std::vector<std::string> out;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    auto const end = std::min(text.find(' ', begin), text.size());
+    out.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return out;
+}
+
 /// The likeliest continuation of a text of bytes.
 template <class P>
 std::vector<int> greedy(engine::Trainer<P>& trainer, std::string_view prompt, std::int64_t tokens) {
