@@ -79,6 +79,9 @@ void add_pipeline(std::vector<Key>& table) {
          "divide the embedding and the output layer over all pipeline ranks, so that stages are even");
   s.integer("weight_deferral_limit", &Pipeline::weight_deferral_limit, {0, limits::axis},
             "microbatches whose weight gradients the last stage may put off until the pipeline empties; 0: none");
+  s.choice("flush", &Pipeline::flush,
+           "with optimizer.delay = 1: whether the pipeline empties between steps; auto: where it has to; never: refuse "
+           "what makes it");
   s.number("max_memory", &Pipeline::max_memory, {.max = 1e9},
            "of schedule = \"auto\": GiB that a rank may use for weights, gradients, moments and activations; 0: any");
   s.add("layers_per_stage", "\"even\" | \"cost\" | list of integers >= 0",

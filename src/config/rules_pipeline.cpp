@@ -142,6 +142,17 @@ void check_deferral(Check const& c) {
          "forwards and backwards that do not interleave where weight gradients wait", "comm.overlap_experts = true");
 }
 
+/// Only late gradients let a step begin before the one before it has ended.
+void check_flush(Check const& c) {
+  constexpr auto key = "pipeline.flush";
+  if (!c.known({key, "optimizer.delay"}) || c.config.pipeline.flush != Flush::never || c.config.optimizer.delay > 0)
+    return;
+  c.error({key, "optimizer.delay"},
+          "gradients that are late by one update (optimizer.delay = 1): else a step reads "
+          "weights that the one before it makes at its end",
+          "flush = \"never\" and delay = 0", "set optimizer.delay to 1, or pipeline.flush to \"auto\"");
+}
+
 /// Post-validation excludes options whose effect an update that is taken back, or a step that begins early, would not
 /// undo.
 void check_post_validation(Check const& c) {
@@ -173,6 +184,7 @@ void check_pipeline(Check const& check) {
   check_schedule_keys(check);
   check_vocabulary(check);
   check_deferral(check);
+  check_flush(check);
 }
 
 }  // namespace p3d::config

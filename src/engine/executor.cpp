@@ -9,41 +9,24 @@
 #include <p3d/base/poll.hpp>
 #include <p3d/base/strand.hpp>
 #include <p3d/base/timer.hpp>
-#include <p3d/collectives/collectives.hpp>
 #include <p3d/comm/nccl.hpp>
 #include <p3d/comm/wait.hpp>
 #include <p3d/device/environment.hpp>
 #include <p3d/device/event.hpp>
-#include <p3d/kernels/elementwise.hpp>
 #include <p3d/schedule/offload.hpp>
 #include <p3d/schedule/query.hpp>
 
 #include "activation_store.hpp"
+#include "stage_messages.hpp"
 #include "vocabulary_actions.hpp"
 
 #include <algorithm>
-#include <type_traits>
 #include <utility>
 
 namespace p3d::engine {
 
 using schedule::Action;
 using schedule::Op;
-
-namespace {
-enum Direction : int { activation = 0, gradient = 1 };
-
-struct Route {
-  int peer, tag;
-};
-/// One tag per (receiving stage, kind), so that chunks that share a pair of ranks cannot be mixed up.
-Route route(Action const& message, schedule::Program const& program) {
-  int const other = schedule::peer_stage(message);
-  int const receiver = schedule::is_send(message.op) ? other : message.stage;
-  bool const forward = message.op == Op::send_activation || message.op == Op::recv_activation;
-  return {schedule::rank_of(program, other), 2 * receiver + (forward ? activation : gradient)};
-}
-}  // namespace
 
 /// The state of one pass over a program.
 template <class P>
@@ -53,6 +36,10 @@ struct Executor<P>::ProgramRun {
   double loss_scale;
   Hooks const& hooks;
   Recorder* recorder;
+  std::vector<Action> const* actions;       ///< of this rank
+  std::vector<Detail> const* details;       ///< of these actions
+  int microbatches = schedule::any_number;  ///< of the step; those from there on are the next one's
+  bool flushes = true;                      ///< STEP waits for what is under way
 };
 
 template <class P>
@@ -61,9 +48,9 @@ Executor<P>::Executor(std::map<int, StagePort<P>> stages, comm::Communicator& pi
     : stages_(std::move(stages)), pipeline_(&pipeline), exec_(exec), waited_(std::move(waited)) {}
 
 template <class P>
-std::vector<typename Executor<P>::Detail> const& Executor<P>::details(schedule::Program const& program) {
-  auto const& actions = program.ranks[static_cast<std::size_t>(pipeline_->rank())];
-  auto& out = details_[&program];
+std::vector<typename Executor<P>::Detail> const& Executor<P>::details(schedule::Program const& program,
+                                                                      std::vector<Action> const& actions) {
+  auto& out = details_[&actions];
   if (out.size() == actions.size()) return out;
   std::map<std::pair<int, bool>, std::size_t> last;  // by stage, of its own parameters and of the vocabulary's
   std::vector<bool> completes(actions.size(), false);
@@ -75,7 +62,9 @@ std::vector<typename Executor<P>::Detail> const& Executor<P>::details(schedule::
     completes[last.at({stage, false})] = true;
     if (auto const part = last.find({stage, true}); part != last.end()) completes[part->second] = true;
   }
-  auto const gradients = schedule::moves_gradients(program, pipeline_->rank());
+  auto const& all = program.ranks[static_cast<std::size_t>(pipeline_->rank())];
+  auto const gradients = &actions == &all ? schedule::moves_gradients(program, pipeline_->rank())
+                                          : std::vector<bool>(actions.size(), false);  // streams move none
   out.clear();
   for (std::size_t i = 0; i < actions.size(); ++i) {
     auto const& a = actions[i];
@@ -99,7 +88,16 @@ typename Executor<P>::ProgramRun Executor<P>::prepare(schedule::ValidProgram con
   schedule::Program const& program = proved;
   P3D_REQUIRE(!program.divides_vocabulary || vocabulary_, "a divided vocabulary has somebody for its actions");
   bool const training = proved.pass() == schedule::Pass::training;
-  return {program, how.pairs, how.waits_inside, training, loss_scale, hooks, training ? recorder_ : nullptr};
+  auto const& actions = program.ranks[static_cast<std::size_t>(pipeline_->rank())];
+  return {program,
+          how.pairs,
+          how.waits_inside,
+          training,
+          loss_scale,
+          hooks,
+          training ? recorder_ : nullptr,
+          &actions,
+          &details(program, actions)};
 }
 
 template <class P>
@@ -115,12 +113,57 @@ void Executor<P>::run(schedule::ValidProgram const& program, std::int64_t step, 
       run.waits_inside || run.program.divides_vocabulary || (pipeline_->size() > 1 && device::events_come_later());
   base::Polling const polling(exchanges ? comm::progress : nullptr);
   if (run.program.divides_vocabulary) vocabulary_->begin(run.program, run.training);
-  auto const& actions = run.program.ranks[static_cast<std::size_t>(pipeline_->rank())];
   auto const before = times_;
-  run_actions(opened.actions, actions.size(), step, run);
+  run_actions(opened.actions, run.actions->size(), step, run);
   comm::set_activity(step, "end of the step");
   wait_for_all_sends(run);
   if (!run.training) times_ = before;
+}
+
+template <class P>
+void Executor<P>::run(schedule::Stream const& stream, bool another_follows, std::int64_t step, double loss_scale,
+                      Hooks const& hooks) {
+  auto run = prepare(stream.steps, loss_scale, hooks);
+  P3D_REQUIRE(!run.pairs && !run.program.divides_vocabulary && store_ == nullptr, "a stream has F, B, I and W alone");
+  auto const opened = std::exchange(opened_, {});
+  bool const begun = opened.program != nullptr;
+  P3D_REQUIRE(begun || another_follows, "a step with a flush before and behind it is none of a stream");
+  P3D_REQUIRE(!begun || (opened.program == &run.program && opened.step == step), "the next step follows, or none");
+  auto const& parts = !begun ? stream.first : another_follows ? stream.middle : stream.last;
+  auto const& part = parts[static_cast<std::size_t>(pipeline_->rank())];
+  auto const actions = slot_names_.apply(stream.steps, part, begun);
+  run.actions = &actions;
+  run.details = &details(run.program, part.actions);
+  run.microbatches = stream.microbatches;
+  run.flushes = !another_follows;
+  run.recorder = nullptr;
+  base::Polling const polling(comm::progress);
+  std::size_t const end = actions.size() - 1;  // STEP is last
+  run_actions(0, end, step, run);
+  if (another_follows) {
+    flush_deferred(run);
+    std::map<std::pair<int, int>, int> next;
+    for (auto const& [key, slot] : slot_of_)
+      if (key.second >= stream.microbatches) next[{key.first, key.second - stream.microbatches}] = slot;
+    slot_of_ = std::move(next);
+    // STEP may throw; what the next step has begun must be seen through all the same.
+    opened_ = {&run.program, step + 1, 0, &part.unmatched, hooks.length, nullptr};
+  }
+  run_actions(end, actions.size(), step, run);
+  if (another_follows) return;
+  comm::set_activity(step, "end of the step");
+  wait_for_all_sends(run);
+}
+
+template <class P>
+bool Executor<P>::reads_newest(Action const& action, ProgramRun const& run) {
+  return action.microbatch >= run.microbatches && schedule::is_compute(action.op);
+}
+
+template <class P>
+model::StageWeights<P> const& Executor<P>::weights(Action const& action, ProgramRun const& run) {
+  auto const& port = stages_.at(action.stage);
+  return reads_newest(action, run) ? *port.newest : port.weights->weights(action.version);
 }
 
 template <class P>
@@ -151,35 +194,17 @@ void Executor<P>::abandon() {
   // One after the other, in little memory: their other ends are in openings, which run to their ends by themselves.
   for (Action const& a : *opened.unmatched) {
     stage(a).shape(a.slot, opened.length ? opened.length(a.microbatch) : 0);
-#if P3D_16BIT
-    if (stage(a).narrow_messages()) {
-      pass_empty<device::bfloat16>(a, *opened.program);
-      continue;
-    }
-#endif
-    pass_empty<typename P::Storage>(a, *opened.program);
+    pass_empty(exec_, *pipeline_, stage(a), a, *opened.program);
   }
   for (auto& [place, m] : messages_)
-    for (auto* request : {&m.recv_activation, &m.recv_gradient, &m.send_activation}) request->wait();
+    for (auto* request : {&m.recv_activation, &m.recv_gradient, &m.send_activation, &m.send_gradient}) request->wait();
   if (vocabulary_) vocabulary_->finish([](comm::Request& request) { request.wait(); });
 }
 
 template <class P>
-template <class T>
-void Executor<P>::pass_empty(Action const& action, schedule::Program const& program) {
-  auto const size = stage(action).gradient(action.slot);
-  device::Owned2<T> const memory("p3d::engine::empty_message", size.extent(0), size.extent(1));
-  device::View2<T> const buffer = memory;
-  auto const [peer, tag] = route(action, program);
-  auto request = schedule::is_send(action.op) ? collectives::start_send<T>(exec_, *pipeline_, buffer, peer, tag)
-                                              : collectives::start_recv<T>(exec_, *pipeline_, buffer, peer, tag);
-  request.wait();
-}
-
-template <class P>
 void Executor<P>::run_actions(std::size_t first, std::size_t end, std::int64_t step, ProgramRun& run) {
-  auto const& actions = run.program.ranks[static_cast<std::size_t>(pipeline_->rank())];
-  auto const& known = details(run.program);
+  auto const& actions = *run.actions;
+  auto const& known = *run.details;
   for (std::size_t i = first; i < end; ++i) {
     comm::set_activity(step, known[i].text.c_str());
     comm::progress();  // messages begin whose kernels have ended meanwhile
@@ -234,8 +259,8 @@ void Executor<P>::before(Action const& action, ProgramRun const& run) {
 
 template <class P>
 void Executor<P>::execute_pair(std::size_t first, ProgramRun& run) {
-  auto const& actions = run.program.ranks[static_cast<std::size_t>(pipeline_->rank())];
-  auto const& known = details(run.program);
+  auto const& actions = *run.actions;
+  auto const& known = *run.details;
   Action const &f = actions[first], &b = actions[first + 1];
   if (run.recorder) run.recorder->begin_action();
   before(f, run);
@@ -268,6 +293,7 @@ void Executor<P>::execute_pair(std::size_t first, ProgramRun& run) {
 template <class P>
 void Executor<P>::execute(Action const& action, Detail const& detail, ProgramRun& run) {
   before(action, run);
+  if (reads_newest(action, run)) timed(Phase::optimizer, run.hooks.newest_needed);
   switch (action.op) {
     case Op::recv_activation:
     case Op::recv_gradient: receive_or_defer(action, run); break;
@@ -288,7 +314,7 @@ void Executor<P>::execute(Action const& action, Detail const& detail, ProgramRun
     case Op::reduce_gradients:
     case Op::reduce_scatter_gradients: timed(Phase::dp_comm, [&] { run.hooks.reduce_gradients(action.stage); }); break;
     case Op::optimizer_step:
-      wait_for_all_sends(run);
+      if (run.flushes) wait_for_all_sends(run);
       timed(Phase::optimizer, [&] { run.hooks.optimizer_step(-1); });
       break;
     case Op::stage_step: timed(Phase::optimizer, [&] { run.hooks.optimizer_step(action.stage); }); break;
@@ -311,7 +337,7 @@ void Executor<P>::vocabulary(Action const& action, Detail const& detail, Program
   if (action.op != Op::head_backward)
     timed(Phase::other, [&] { run.hooks.load_part(action.op, action.slot, action.microbatch); });
   timed(forward ? Phase::forward : Phase::backward,
-        [&] { vocabulary_->execute(action, weights(action), run.loss_scale, wait); });
+        [&] { vocabulary_->execute(action, weights(action, run), run.loss_scale, wait); });
   if (!detail.completes) return;
   auto const& s = stage(action);
   run.hooks.gradients_ready(action.stage, 0, s.first_own_param());
@@ -448,7 +474,7 @@ void Executor<P>::prepare_forward(Action const& action, Detail const& detail, Pr
 
 template <class P>
 void Executor<P>::forward(Action const& action, ProgramRun& run) {
-  stage(action).forward(weights(action), action.slot, run.training);
+  stage(action).forward(weights(action, run), action.slot, run.training);
   if (run.program.divides_vocabulary && action.stage + 1 == run.program.num_stages)
     vocabulary_->end_forward(action.microbatch, stage(action).head_input(action.slot),
                              [&](comm::Request& request) { timed_wait(request, action.op, action, run); });
@@ -489,7 +515,7 @@ void Executor<P>::backward(Action const& action, Detail const& detail, ProgramRu
   if (detail.completes) {
     ready = [&](std::size_t first, std::size_t end) { run.hooks.gradients_ready(action.stage, first, end); };
   }
-  auto const& w = weights(action);
+  auto const& w = weights(action, run);
   if (action.op == Op::backward) s.backward(w, action.slot, run.loss_scale, ready);
   if (action.op == Op::backward_input) s.backward_input(w, action.slot, run.loss_scale);
   if (action.op == Op::backward_weight) s.backward_weight(w, action.slot, ready);
@@ -499,49 +525,16 @@ void Executor<P>::backward(Action const& action, Detail const& detail, ProgramRu
 }
 
 template <class P>
-comm::Request Executor<P>::start_message(Action const& action, typename model::Stage<P>::Message what,
-                                         schedule::Program const& program) {
-  using Message = typename model::Stage<P>::Message;
-  using S = typename P::Storage;
-  auto const& s = stage(action);
-  auto const [peer, tag] = route(action, program);
-  bool const receives = what == Message::input || what == Message::output_gradient;
-  auto const whole = what == Message::input    ? s.input(action.slot)
-                     : what == Message::output ? s.output(action.slot)
-                                               : s.gradient(action.slot);
-#if P3D_16BIT
-  if constexpr (std::is_same_v<S, float>) {
-    if (s.narrow_messages()) {
-      using device::bfloat16;
-      using device::View1;
-      auto const narrow = s.narrow(action.slot, what);
-      if (receives) {
-        auto request = collectives::start_recv<bfloat16>(exec_, *pipeline_, narrow, peer, tag);
-        request.on_complete([exec = exec_, narrow, whole] {
-          kernels::convert<bfloat16, S>(exec, View1<bfloat16 const>(device::flat(narrow)), device::flat(whole));
-        });
-        return request;
-      }
-      kernels::convert<S, bfloat16>(exec_, View1<S const>(device::flat(whole)), device::flat(narrow));
-      return collectives::start_send<bfloat16>(exec_, *pipeline_, narrow, peer, tag);
-    }
-  }
-#endif
-  if (receives) return collectives::start_recv<S>(exec_, *pipeline_, whole, peer, tag);
-  return collectives::start_send<S>(exec_, *pipeline_, whole, peer, tag);
-}
-
-template <class P>
 void Executor<P>::receive(Action const& action, ProgramRun const& run) {
   using Message = typename model::Stage<P>::Message;
   auto& m = messages(action);
   if (action.op == Op::recv_activation) {
     shape_slot(action, run);
-    m.recv_activation = start_message(action, Message::input, run.program);
+    m.recv_activation = start_message(exec_, *pipeline_, stage(action), action, Message::input, run.program);
   } else {
     // The gradient's buffer may still carry the gradient that this slot's last microbatch sent: take_slot waited for
     // it.
-    m.recv_gradient = start_message(action, Message::output_gradient, run.program);
+    m.recv_gradient = start_message(exec_, *pipeline_, stage(action), action, Message::output_gradient, run.program);
   }
 }
 
@@ -551,7 +544,8 @@ void Executor<P>::send(Action const& action, ProgramRun const& run) {
   auto& m = messages(action);
   bool const forward = action.op == Op::send_activation;
   auto& request = forward ? m.send_activation : m.send_gradient;
-  request = start_message(action, forward ? Message::output : Message::input_gradient, run.program);
+  request = start_message(exec_, *pipeline_, stage(action), action, forward ? Message::output : Message::input_gradient,
+                          run.program);
 }
 
 template <class P>

@@ -30,6 +30,7 @@ std::vector<double> Inspection<P>::gather_gradient(std::string const& name) {
 
 template <class P>
 std::vector<double> Inspection<P>::gather(std::string const& name, bool gradient) {
+  end_->settle();
   auto const& spec = rank_->plan.table.find(name);
   std::vector<double> full(static_cast<std::size_t>(spec.size()), 0.0);
   for (auto& [number, owner] : memory_->units()) {

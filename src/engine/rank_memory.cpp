@@ -263,6 +263,34 @@ void RankMemory<P>::pass_version(int stage) {
 }
 
 template <class P>
+void RankMemory<P>::round_newest(std::int64_t updates) {
+  if constexpr (P::has_master) {
+    bool const stochastic = rank_->config.precision.stochastic_rounding;
+    for (auto& [number, owner] : units_) {
+      auto& unit = *owner;
+      for (auto const& run : unit.params.shard().owned) {
+        Kokkos::pair<std::int64_t, std::int64_t> const place(run.begin, run.begin + run.count);
+        device::View1<typename P::Storage> const values = Kokkos::subview(unit.newest_values, place);
+        unit.params.round_run(rank_->exec, run, unit.state.newest(run), values, stochastic, updates);
+      }
+    }
+  }
+}
+
+template <class P>
+void RankMemory<P>::end_of_part() {
+  for (auto& [number, owner] : units_) {
+    auto& unit = *owner;
+    auto& params = unit.params;
+    Kokkos::deep_copy(rank_->exec, unit.held_gradients, params.grads());
+    params.zero_grads(rank_->exec);
+    for (auto const& run : params.shard().owned)
+      Kokkos::deep_copy(rank_->exec, params.master(run), unit.state.newest(run));
+    if constexpr (P::has_master) Kokkos::deep_copy(rank_->exec, params.values(), unit.newest_values);
+  }
+}
+
+template <class P>
 void RankMemory<P>::refresh_weights(std::int64_t updates) {
   make_two_versions();
   if (!std::exchange(master_is_newer_, false)) return;
@@ -299,7 +327,9 @@ plan::MemoryPrediction RankMemory<P>::in_use() const {
   for (auto const& [number, unit] : units_) {
     auto const used = unit->params.bytes();
     m.params += used.values;
-    m.grads += used.grads + static_cast<std::int64_t>(unit->gradient_wire.size() * sizeof(device::bfloat16));
+    m.params += static_cast<std::int64_t>(unit->newest_values.size() * sizeof(typename P::Storage));
+    m.grads += used.grads + static_cast<std::int64_t>(unit->gradient_wire.size() * sizeof(device::bfloat16) +
+                                                      unit->held_gradients.size() * sizeof(typename P::Gradient));
     m.optimizer += used.master + unit->state.bytes();
   }
   m.workspace = predicted.workspace;

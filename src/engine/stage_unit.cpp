@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stage_unit.hpp"
 
+#include <p3d/device/memory.hpp>
 #include <p3d/device/view.hpp>
 
 #include <utility>
@@ -67,6 +68,18 @@ StageUnit<P>::StageUnit(RankContext& rank, int number, device::Arena& arena, mod
             rank.config.memory.offload_optimizer == config::OffloadTo::none) {
   auto const& c = rank.config;
   auto whole = model::stage_weights(c, rank.plan.stages, number, params, lender ? &lender->params : nullptr);
+  if (rank.plan.stream) {
+    auto const size = params.layout().flat_size();
+    held_gradients = device::large_array<typename P::Gradient>("p3d::engine::held_gradients", size);
+    device::View1<typename P::Storage> values;
+    if constexpr (P::has_master) {
+      newest_values = device::large_array<typename P::Storage>("p3d::engine::newest_values", size);
+      values = newest_values;
+    } else {
+      values = state.arrays().back().wide;
+    }
+    newest = model::stage_weights(c, rank.plan.stages, number, params.with_values(values));
+  }
   if (!c.memory.divides() && !c.memory.moves_weights()) {
     weights = provider(number, params, std::move(whole));
     return;
@@ -77,6 +90,12 @@ StageUnit<P>::StageUnit(RankContext& rank, int number, device::Arena& arena, mod
       lender ? lender->sharded : nullptr);
   sharded = own.get();
   weights = std::move(own);
+}
+
+template <class P>
+device::View1<typename P::Gradient> StageUnit<P>::held(layout::OwnedRun const& run) const {
+  return Kokkos::subview(device::View1<typename P::Gradient>(held_gradients),
+                         Kokkos::pair<std::int64_t, std::int64_t>(run.begin, run.begin + run.count));
 }
 
 #define P3D_INSTANTIATE(P) template struct StageUnit<P>;

@@ -32,14 +32,21 @@ struct StageUnit {
   std::unique_ptr<optim::Optimizer<P>> optimizer;
   optim::StateMemory<P> state;                 ///< the optimizer's state, where it is resident
   std::optional<OffloadedState<P>> offloaded;  ///< empty unless the input offloads state or parameters
-  bool reduced_before = false;                 ///< in this step
-  int reductions = 0;                          ///< in this step, those of no sum among them
+  // Where steps follow each other without a flush (schedule/stream.hpp), else empty:
+  device::Owned1<typename P::Gradient> held_gradients;  ///< those of the step before, until their norm is known
+  device::Owned1<typename P::Storage> newest_values;    ///< the newest weights rounded, where master weights are wider
+  std::optional<model::StageWeights<P>> newest;  ///< the newest weights, as microbatches of the next step read them
+  bool reduced_before = false;                   ///< in this step
+  int reductions = 0;                            ///< in this step, those of no sum among them
 
   /// `pooled`: memory for whole weights and gradients that come and go; null: the unit has its own. `lender`: the unit
   /// whose embedding this stage reads too, or null.
   StageUnit(RankContext& rank, int number, device::Arena& arena, model::StageScratch<P> scratch,
             parallel::ReplicaGroups const& groups, ProviderFactory<P> const& provider,
             typename model::Parameters<P>::Memory pooled, StageUnit const* lender);
+
+  /// The part of held_gradients that belongs to a run.
+  device::View1<typename P::Gradient> held(layout::OwnedRun const& run) const;
 
   /// Bytes of gradients_memory: of gradients that ranks of a node read of each other, in memory that the host reaches.
   static std::size_t shared_gradient_bytes(RankContext const& rank, int stage);

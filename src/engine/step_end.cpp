@@ -94,7 +94,8 @@ void StepEnd<P>::begin_reduction(int stage) {
 }
 
 template <class P>
-void StepEnd<P>::begin(StepResult const& step, std::vector<std::int64_t> targets, bool another_follows) {
+void StepEnd<P>::begin(StepResult const& step, std::vector<std::int64_t> targets, bool another_follows, bool flows) {
+  flows_ = flows;
   summed_up_ = false;
   step_ = step.step;
   targets_ = std::move(targets);
@@ -191,6 +192,7 @@ void StepEnd<P>::start_sum(double vote) {
   executor_->times()[Phase::backward] += waited;
   executor_->times()[Phase::optimizer] -= waited;
   bool const counts = rank_->counts_loss();
+  sum_targets_ = targets_;
   sum_ = {counts ? own[0] : 0.0, own[1], rank_->stop.here() ? 1.0 : 0.0, vote};
   for (std::size_t k = 2; k < own.size(); ++k) sum_.push_back(counts ? own[k] : 0.0);
   sum_request_ =
@@ -198,17 +200,23 @@ void StepEnd<P>::start_sum(double vote) {
 }
 
 template <class P>
-void StepEnd<P>::finish_sum(StepResult& result) {
+bool StepEnd<P>::take_sum(StepResult& result) {
   wait(sum_request_);
-  result.loss = sum_[0] / divisor(targets_.front());
+  result.loss = sum_[0] / divisor(sum_targets_.front());
   auto const depth = sum_.size() - 4;
   for (std::size_t k = 0; k < depth; ++k)
-    result.mtp_loss += sum_[4 + k] / divisor(targets_[1 + k]) / static_cast<double>(depth);
+    result.mtp_loss += sum_[4 + k] / divisor(sum_targets_[1 + k]) / static_cast<double>(depth);
   result.grad_norm = std::sqrt(sum_[1]) / result.loss_scale;
   result.stop = sum_[2] > 0.0;
   result.votes = sum_[3];
   bool const finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
   last_fitted_ = finite && optim::clip_factor(result.grad_norm, rank_->config.optimizer.grad_clip) == 1.0;
+  return finite;
+}
+
+template <class P>
+void StepEnd<P>::finish_sum(StepResult& result) {
+  bool const finite = take_sum(result);
   if (tried_out_ && !last_fitted_) take_back();  // before anybody looks for what is not finite
   if (finite) {
     loss_scaler_.update(false);
@@ -221,6 +229,8 @@ template <class P>
 void StepEnd<P>::update(int stage, StepResult& result) {
   auto const& config = rank_->config;
   if (!std::exchange(summed_up_, true)) {
+    settle();
+    if (flows_) return end_part(result);
     start_sum(result.votes);
     tried_out_ = tries_out();
     if (tried_out_) {
@@ -237,13 +247,23 @@ void StepEnd<P>::update(int stage, StepResult& result) {
   }
   double const clip = tried_out_ ? 1.0 : optim::clip_factor(result.grad_norm, config.optimizer.grad_clip);
   // The gradients of an update that is tried out are kept too: it may have to be made once more.
-  optim::UpdateStep const step{updates_of(result.step - 1) + 1, result.lr, clip / result.loss_scale,
-                               keep_gradients_ || tried_out_};
+  apply(stage, {updates_of(result.step - 1) + 1, result.lr, clip / result.loss_scale, keep_gradients_ || tried_out_},
+        false);
+  // Gradients that were tried out stay. Where they are divided that does no harm: the next sum takes their place, and
+  // whole gradients are zero already.
+  bool const overwritten = config.memory.shard >= config::Shard::gradients;
+  gradients_are_zero_ = !keep_gradients_ && (!tried_out_ || overwritten);
+}
+
+template <class P>
+void StepEnd<P>::apply(int stage, optim::UpdateStep const& step, bool waited) {
+  auto const& config = rank_->config;
   bool const stochastic = config.precision.stochastic_rounding, late = config.optimizer.delay > 0;
   for (auto& [number, owner] : memory_->units()) {
     if (stage >= 0 && number != stage) continue;
     auto& unit = *owner;
     memory_->for_pieces(unit, [&](optim::Piece<P>& piece, device::View1<typename P::Storage> values) {
+      if (waited) piece.gradient = unit.held(piece.run);
       if (tried_out_) unit.state.keep_replaced(piece);
       if (!stochastic) piece.storage = values;
       unit.optimizer->update(rank_->exec, step, piece);
@@ -255,10 +275,39 @@ void StepEnd<P>::update(int stage, StepResult& result) {
   }
   memory_->set_two_versions();
   synchronise_weights(stage, step.number);
-  // Gradients that were tried out stay. Where they are divided that does no harm: the next sum takes their place, and
-  // whole gradients are zero already.
-  bool const overwritten = config.memory.shard >= config::Shard::gradients;
-  gradients_are_zero_ = !keep_gradients_ && (!tried_out_ || overwritten);
+}
+
+template <class P>
+void StepEnd<P>::end_part(StepResult const& result) {
+  start_sum(result.votes);
+  memory_->end_of_part();
+  gradients_are_zero_ = true;
+  skipped_update_ = false;
+  waiting_ = result;
+}
+
+template <class P>
+void StepEnd<P>::complete() {
+  if (!waiting_) return;
+  auto result = *std::exchange(waiting_, {});
+  if (!take_sum(result)) {
+    failed_ = std::move(result);
+    return;
+  }
+  loss_scaler_.update(false);
+  auto const number = updates_of(result.step - 1) + 1;
+  double const clip = optim::clip_factor(result.grad_norm, rank_->config.optimizer.grad_clip);
+  apply(-1, {number, result.lr, clip / result.loss_scale, true}, true);
+  memory_->round_newest(number);
+  results_.push_back(std::move(result));
+}
+
+template <class P>
+void StepEnd<P>::settle() {
+  complete();
+  if (!failed_) return;
+  auto failed = *std::exchange(failed_, {});
+  overflowed(failed, true);
 }
 
 template <class P>
@@ -313,6 +362,7 @@ void StepEnd<P>::take_back() {
 
 template <class P>
 void StepEnd<P>::forget_opening() {
+  settle();
   if (!executor_->has_opened()) return;
   executor_->abandon();
   for (auto& [number, unit] : memory_->units())
@@ -328,8 +378,8 @@ void StepEnd<P>::refresh_weights(std::int64_t steps_done) {
 }
 
 template <class P>
-void StepEnd<P>::overflowed(StepResult& result) {
-  auto const where = find_not_finite();
+void StepEnd<P>::overflowed(StepResult& result, bool waited) {
+  auto const where = find_not_finite(waited);
   double const scale = loss_scaler_.scale();
   if (loss_scaler_.update(true)) {
     result.overflow = where;
@@ -347,7 +397,7 @@ void StepEnd<P>::overflowed(StepResult& result) {
 }
 
 template <class P>
-std::string StepEnd<P>::find_not_finite() {
+std::string StepEnd<P>::find_not_finite(bool waited) {
   // Key of a bad tensor: its place in the table, values before gradients. The smallest over all ranks is the first.
   auto const& specs = rank_->plan.table.specs();
   auto& world = rank_->mesh.world();
@@ -374,7 +424,7 @@ std::string StepEnd<P>::find_not_finite() {
         count_bad(run, device::View1<typename P::Master>(master), 0);
       });
       for (auto const& run : params.shard().owned)
-        count_bad(run, params.reduced(run), static_cast<std::int64_t>(specs.size()));
+        count_bad(run, waited ? owner->held(run) : params.reduced(run), static_cast<std::int64_t>(specs.size()));
     }
   };
   scan(-1);

@@ -9,13 +9,19 @@
 // the update stands. Example: the norm of step 7 is to be clipped. Weights and state become those of step 6, the update
 // is made with clipped gradients, and the opening of step 8 is forgotten, so that it runs again.
 
+// Without a flush between steps (schedule/stream.hpp) nobody waits for the norm either: gradients move to where they
+// wait, the rank goes on, and the update is made when the next step but one is about to read it. Example: rank 3 ends
+// step 7 long before rank 0. It begins to sum, works on step 8, and updates when microbatch 0 of step 9 comes.
+
 #include <p3d/optim/loss_scale.hpp>
 #include <p3d/schedule/opening.hpp>
 #include <p3d/engine/trainer.hpp>
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "batch_loader.hpp"
@@ -33,13 +39,25 @@ public:
   StepEnd& operator=(StepEnd const&) = delete;
 
   /// Before the program of a step, whose loss is the mean over targets.front() tokens, and those of the blocks of
-  /// multi-token prediction the means over the others. `another_follows` as in Trainer::step.
-  void begin(StepResult const& step, std::vector<std::int64_t> targets, bool another_follows);
+  /// multi-token prediction the means over the others. `another_follows` as in Trainer::step. `flows`: the next step
+  /// begins before this one has ended.
+  void begin(StepResult const& step, std::vector<std::int64_t> targets, bool another_follows, bool flows = false);
   /// Finishes the sum of a stage's gradients over replicas, for a REDUCE of the program.
   void reduce(int stage);
   /// Updates the parameters of a stage (-1: of all), for a STEP of the program. The first update of a step sums loss
   /// and norm, which it waits for unless it is tried out.
   void update(int stage, StepResult& result);
+  /// Makes the update that still waits for the norm of the step before, if one does. It does not throw where the norm
+  /// is not finite: other ranks may still wait for what this one sends.
+  void complete();
+  /// The same where all ranks are; throws as Trainer::step.
+  void settle();
+  /// Whether hooks and tests let the next step begin before this one has ended.
+  bool may_flow() const { return !hooks_.param_sync && !keep_gradients_; }
+  /// The steps whose loss and norm have become known since the last call, in their order.
+  std::vector<StepResult> take_results() { return std::exchange(results_, {}); }
+  /// Has take_results() return these, too, before all others.
+  void give_back(std::vector<StepResult> results) { results_ = std::move(results); }
   /// After the program: where the update was tried out, opens the next step and waits for the norm. If the update was
   /// wrong, all becomes as if the step had waited.
   void finish(StepResult& result);
@@ -78,14 +96,21 @@ private:
   /// Begins to sum loss, squares of gradients, requests to stop and votes over the ranks.
   void start_sum(double vote);
   void finish_sum(StepResult& result);
+  /// Waits for the sum; false: loss or norm are not finite.
+  bool take_sum(StepResult& result);
   /// True when the update need not wait for the sum: where it is likely to be the right one. The same on all ranks.
   bool tries_out() const { return rank_->config.optimizer.post_validation && another_follows_ && last_fitted_; }
+  /// Ends the step on this rank and begins to sum; complete() updates.
+  void end_part(StepResult const& result);
+  /// Updates the parameters of a stage (-1: of all) with the gradients of this rank, or with those that waited.
+  void apply(int stage, optim::UpdateStep const& step, bool waited);
   /// Undoes the update that was tried out, and forgets the opening that read its weights.
   void take_back();
   /// Skips the update, or throws where that would not help.
-  void overflowed(StepResult& result);
+  /// `waited`: its gradients have waited for their norm.
+  void overflowed(StepResult& result, bool waited = false);
   /// The first tensor in model order with an element that is not finite, in words. Collective.
-  std::string find_not_finite();
+  std::string find_not_finite(bool waited);
   /// Waits for other ranks during the update.
   void wait(comm::Request& request);
 
@@ -101,6 +126,7 @@ private:
   std::int64_t step_ = 0;              ///< the step under way; the first is 1
   schedule::Opening opening_;          ///< forwards that may start early; none without optimizer.post_validation
   std::vector<std::int64_t> targets_;  ///< targets of this step's global batch that count, of the model and of blocks
+  std::vector<std::int64_t> sum_targets_;  ///< those of the step that is summed up
   /// Over all ranks, when it has come: losses, squares of gradients, stops, votes, losses of multi-token prediction.
   std::vector<double> sum_;
   comm::Request sum_request_;
@@ -112,6 +138,10 @@ private:
   bool keep_gradients_ = false;
   bool gradients_are_zero_ = true;  ///< as allocated, and after an update that does not keep them
   PostValidation post_validation_;
+  bool flows_ = false;                 ///< the next step begins before this one has ended
+  std::optional<StepResult> waiting_;  ///< the step whose update waits for its norm
+  std::optional<StepResult> failed_;   ///< the step that waited and has no finite norm
+  std::vector<StepResult> results_;    ///< see take_results()
 };
 
 }  // namespace p3d::engine

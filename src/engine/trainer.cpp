@@ -46,7 +46,8 @@ RunPlan plan_together(config::Config const& config, comm::Communicator const& pa
 template <class P>
 Executor<P> make_executor(RankContext& rank, RankMemory<P>& memory) {
   std::map<int, StagePort<P>> stages;
-  for (auto& [number, unit] : memory.units()) stages[number] = {&unit->stage, unit->weights.get()};
+  for (auto& [number, unit] : memory.units())
+    stages[number] = {&unit->stage, unit->weights.get(), unit->newest ? &*unit->newest : nullptr};
   return Executor<P>(std::move(stages), rank.mesh.along("pp"), rank.exec, [&rank] { return rank.wait_seconds(); });
 }
 
@@ -119,6 +120,19 @@ struct Trainer<P>::State {
     return hooks;
   }
 
+  /// Those of a step behind which the next one begins at once, or that another one has begun: microbatches from
+  /// `microbatches` on are the next step's.
+  Hooks stream_hooks(StepResult& result, int microbatches) {
+    auto hooks = training_hooks(result);
+    auto next = memory.loading(loader, loader.training(steps_done + 1));
+    hooks.load = [load = hooks.load, ahead = next.load, microbatches](int stage, int slot, int microbatch) {
+      microbatch < microbatches ? load(stage, slot, microbatch) : ahead(stage, slot, microbatch - microbatches);
+    };
+    P3D_REQUIRE(!hooks.length, "samples of a stream have one length");
+    hooks.newest_needed = [this] { end.complete(); };
+    return hooks;
+  }
+
   /// Before weights are read for anything but a step.
   void prepare_to_read() {
     end.forget_opening();
@@ -160,6 +174,20 @@ Trainer<P>::~Trainer() {
 
 template <class P>
 StepResult Trainer<P>::step(double vote, bool another_follows) {
+  auto results = run_step(vote, another_follows, false);
+  auto own = std::move(results.back());
+  results.pop_back();
+  state_->end.give_back(std::move(results));
+  return own;
+}
+
+template <class P>
+std::vector<StepResult> Trainer<P>::advance(double vote, bool another_follows) {
+  return run_step(vote, another_follows, true);
+}
+
+template <class P>
+std::vector<StepResult> Trainer<P>::run_step(double vote, bool another_follows, bool may_flow) {
   auto& s = *state_;
   auto const& config = s.rank.config;
   s.memory.show_newest(false);
@@ -186,9 +214,17 @@ StepResult Trainer<P>::step(double vote, bool another_follows) {
     w.set_balance({.sample = result.loss_scale / static_cast<double>(config.batch.global),
                    .token = result.loss_scale / static_cast<double>(config.batch.global * config.model.seq_len)});
   }
-  s.end.begin(result, targets, another_follows);
-  s.executor.run(s.rank.plan.training, result.step, result.loss_scale / divisor(targets.front()),
-                 s.training_hooks(result));
+  auto const& stream = s.rank.plan.stream;
+  bool const begun = stream && s.executor.has_opened();
+  bool const flows = stream && may_flow && another_follows && result.step < config.run.steps && s.end.may_flow() &&
+                     s.executor.recorder() == nullptr;
+  if (flows && !begun) s.memory.round_newest(s.end.updates_of(s.steps_done));
+  s.end.begin(result, targets, another_follows, flows);
+  double const scale = result.loss_scale / divisor(targets.front());
+  if (flows || begun)
+    s.executor.run(*stream, flows, result.step, scale, s.stream_hooks(result, stream->microbatches));
+  else
+    s.executor.run(s.rank.plan.training, result.step, scale, s.training_hooks(result));
   s.end.finish(result);
   s.balance.follow(!s.end.skipped_update());
   comm::settle();
@@ -197,7 +233,9 @@ StepResult Trainer<P>::step(double vote, bool another_follows) {
   s.tokens_done += result.tokens;
   s.elapsed += watch.seconds();
   ++s.steps_run;
-  return result;
+  auto results = s.end.take_results();
+  if (!flows) results.push_back(std::move(result));
+  return results;
 }
 
 template <class P>
@@ -264,6 +302,7 @@ void Trainer<P>::set_loss_scale(optim::LossScaleState const& state) {
 
 template <class P>
 std::vector<io::CheckpointPart> Trainer<P>::checkpoint_parts(config::StateArrays arrays) {
+  state_->end.settle();
   return engine::checkpoint_parts(state_->rank, state_->memory, arrays);
 }
 

@@ -187,6 +187,14 @@ typename Parameters<P>::Bytes Parameters<P>::bytes() const {
 }
 
 template <class P>
+Parameters<P> Parameters<P>::with_values(View1<Storage> values) const {
+  P3D_REQUIRE(static_cast<std::int64_t>(values.extent(0)) == params_.flat_size(), "each element has a value");
+  auto out = *this;
+  out.values_ = device::Owned1<Storage>(values.data(), values.extent(0));
+  return out;
+}
+
+template <class P>
 void Parameters<P>::zero_grads(ExecSpace const& exec) {
   kernels::fill<Gradient>(exec, grads_, Gradient{});
 }

@@ -176,6 +176,17 @@ MemoryPrediction predict_state_memory(config::Config const& config, layout::Para
   return m;
 }
 
+void add_stream_memory(config::Config const& config, layout::ParamTable const& table, layout::StageMap const& stages,
+                       int pipeline_rank, MemoryPrediction& m) {
+  layout::PerAxis const sizes = config.parallel, here = layout::PerAxis::only(layout::Axis::pp, pipeline_rank);
+  auto const bytes = type_bytes(config);
+  for (int stage : stages.stages_of(pipeline_rank)) {
+    auto const numbers = layout::StageParams(table, stages, stage, sizes, here).flat_size();
+    m.grads += numbers * bytes.gradient;
+    if (bytes.has_master) m.params += numbers * bytes.storage;
+  }
+}
+
 StatePools make_state_pools(config::Config const& config, layout::ParamTable const& table,
                             layout::StageMap const& stages, int pipeline_rank, schedule::Program const& training,
                             std::vector<schedule::Program const*> const& others) {

@@ -37,14 +37,16 @@ void require_some_memory(std::int64_t activations, int pipeline_rank) {
 
 /// The sets of activations of every stage, and what it recomputes.
 std::vector<layout::StageActivations> stage_activations(config::Config const& c, RunPlan const& plan) {
-  auto const split =
-      schedule::split_backwards_at_a_time(plan.training, static_cast<int>(c.memory.recompute_microbatches_kept));
+  auto const kept = static_cast<int>(c.memory.recompute_microbatches_kept);
+  auto split = schedule::split_backwards_at_a_time(plan.training, kept);
+  auto const streamed = plan.stream ? schedule::split_backwards_at_a_time(plan.stream->steps, kept) : split;
   auto const offloaded = schedule::offloaded_activations(plan.training);
   std::vector<layout::StageActivations> out;
   for (int s = 0; s < plan.stages.num_stages(); ++s) {
     auto const at = static_cast<std::size_t>(s);
-    int const slots =
-        std::max({plan.training->num_slots[at], plan.evaluation->num_slots[at], plan.probe->num_slots[at]});
+    int slots = std::max({plan.training->num_slots[at], plan.evaluation->num_slots[at], plan.probe->num_slots[at]});
+    if (plan.stream) slots = std::max(slots, plan.stream->steps->num_slots[at]);
+    split[at] = std::max(split[at], streamed[at]);
     auto recompute = layout::stage_recompute(c.memory, plan.stages, s);
     int const sets = offloaded[at].places > 0 ? slots : split[at];
     int const rebuilt = recompute.any() && split[at] > 0 ? sets : 0;
@@ -92,6 +94,7 @@ MemoryPrediction predict_memory(config::Config const& c, RunPlan const& plan, in
                                 Platform const& platform) {
   auto m = predict_state_memory(c, plan.table, plan.stages, pipeline_rank,
                                 plan.pools[static_cast<std::size_t>(pipeline_rank)]);
+  if (plan.stream) add_stream_memory(c, plan.table, plan.stages, pipeline_rank, m);
   auto const buffers = activation_memory(c, plan, pipeline_rank, platform);
   m.activations = buffers.activations.total();
   m.workspace = buffers.workspace.total();
@@ -230,8 +233,11 @@ RunPlan make_run_plan(config::Config const& c, Platform const& platform) {
   require_supported(pipeline.program, c.memory.divides() || c.memory.moves_weights(),
                     c.memory.offload_activations != config::OffloadTo::none);
   if (c.pipeline.schedule == "file") require_agreement(c, pipeline.program);
-  auto plan = make_run_plan(c, std::move(pipeline.stages), std::move(pipeline.program), platform);
+  auto steps = plan_stream(c, pipeline, execution_of(c));
+  auto plan =
+      make_run_plan(c, std::move(pipeline.stages), std::move(pipeline.program), platform, std::move(steps.stream));
   plan.schedule_note = std::move(pipeline.reason);
+  plan.flush_note = std::move(steps.note);
   return plan;
 }
 
@@ -244,7 +250,7 @@ std::vector<double> rank_bytes(config::Config const& c, layout::StageMap const& 
 }
 
 RunPlan make_run_plan(config::Config const& c, layout::StageMap stages, schedule::ValidProgram training,
-                      Platform const& platform) {
+                      Platform const& platform, std::optional<schedule::Stream> stream) {
   P3D_REQUIRE(training.execution() == execution_of(c), "the program is proved for what the executor does");
   P3D_REQUIRE(training->num_microbatches == c.batch.microbatches, "the program has the input's number of microbatches");
   P3D_REQUIRE(training->num_ranks == c.parallel.pp, "the program has the input's number of pipeline ranks");
@@ -261,7 +267,8 @@ RunPlan make_run_plan(config::Config const& c, layout::StageMap stages, schedule
                std::move(training),
                std::move(evaluation),
                std::move(probe),
-               ""};
+               "",
+               std::move(stream)};
   plan.activations = stage_activations(c, plan);
   for (int r = 0; r < c.parallel.pp; ++r) {
     plan.pools.push_back(make_state_pools(

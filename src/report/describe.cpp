@@ -68,6 +68,7 @@ std::string stages_text(config::Config const& c, engine::RunPlan const& plan, bo
                           base::counted(plan.stages.num_stages(), "stage"), c.pipeline.schedule,
                           base::counted(c.batch.microbatches, "microbatch"), base::counted(c.batch.micro, "sequence"));
   if (!plan.schedule_note.empty()) text += fmt::format("  {}\n", plan.schedule_note);
+  if (!plan.flush_note.empty()) text += fmt::format("  {}\n", plan.flush_note);
   text += fmt::format("  layers by stage: {} (sum {})\n", sum_text(layers), plan.stages.num_layers());
   if (c.divides_vocabulary()) {
     int const blocks = c.parallel.pp * c.parallel.tp;
@@ -80,10 +81,12 @@ std::string stages_text(config::Config const& c, engine::RunPlan const& plan, bo
   // Larger programs do without the simulation, so that --check answers quickly.
   constexpr std::size_t quick = 5'000'000;
   if (c.parallel.pp > 1 && actions < quick) {
-    auto const simulated = plan::simulate(plan.training, plan::model_costs(c, plan.stages), plan.training.execution());
-    text += fmt::format("  proved to run to its end ({} actions); bubble {:.1f} % by simulation", actions,
-                        100.0 * simulated.bubble());
-    bool const large = simulated.bubble() >= large_bubble;
+    auto const costs = plan::model_costs(c, plan.stages);
+    auto const simulated = plan::simulate(plan.training, costs, plan.training.execution());
+    double const bubble = plan.stream ? plan::planned_bubble(plan, costs) : simulated.bubble();
+    text +=
+        fmt::format("  proved to run to its end ({} actions); bubble {:.1f} % by simulation", actions, 100.0 * bubble);
+    bool const large = bubble >= large_bubble;
     text += large && !explains ? " (p3d --check says why)\n" : " with the FLOPs of the stages\n";
     if (large && explains) text += bubble_lines(c, plan, simulated);
   }

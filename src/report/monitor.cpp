@@ -6,7 +6,6 @@
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/layout/communicators.hpp>
 #include <p3d/plan/pipeline.hpp>
-#include <p3d/plan/simulator.hpp>
 
 #include <cstddef>
 #include <utility>
@@ -25,7 +24,7 @@ double planned_bubble(config::Config const& c, engine::RunPlan const& plan) {
   std::size_t actions = 0;
   for (auto const& list : plan.training->ranks) actions += list.size();
   if (actions > quick) return 1.0;
-  return plan::simulate(plan.training, plan::model_costs(c, plan.stages), plan.training.execution()).bubble();
+  return plan::planned_bubble(plan, plan::model_costs(c, plan.stages));
 }
 
 /// Divides the time inside layers among the axes whose communicators were waited for. Collective.

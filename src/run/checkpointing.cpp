@@ -136,8 +136,7 @@ void Checkpointing::after_step(engine::StepResult const& result) {
   }
   bool const stop = time_is_up(result);
   bool const by_time = result.votes == vote_period || result.votes == vote_period + vote_deadline;
-  if (options_.on() && !stop && !failed_ && (by_time || (options_.every > 0 && result.step % options_.every == 0)))
-    start_writing();
+  if (options_.on() && !stop && !failed_ && (by_time || is_due(result.step))) start_writing();
 }
 
 void Checkpointing::start_writing() {

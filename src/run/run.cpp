@@ -60,6 +60,7 @@
 #include "run_locks.hpp"
 #include "timer_file.hpp"
 #include "shared_folder.hpp"
+#include "step_results.hpp"
 #include "summary_file.hpp"
 
 namespace p3d::run {
@@ -252,17 +253,21 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     evaluate();
     if (files && eval_loss) io::apart([&] { files->add_evaluation(*eval_loss); });
   }
+  bool const flows = trainer.plan().stream.has_value();
+  StepResults<P> steps(
+      trainer, [&] { return checkpoints.vote(); },
+      [&](std::int64_t step) { return evaluates_after(step) || (flows && checkpoints.is_due(step)); });
   while (done < c.run.steps && !stopped) {
-    base::Stopwatch watch;
-    engine::StepResult r;
+    DoneStep step;
     try {
-      r = trainer.step(checkpoints.vote(), !evaluates_after(done + 1));
+      step = steps.next();
     } catch (base::Error const& e) {
       // Every rank gets this error: so the checkpoint of an earlier step that is being written can be completed.
       if (e.code() == base::ExitCode::not_finite) checkpoints.finish();
       throw;
     }
-    double const seconds = watch.seconds();
+    auto const& r = step.result;
+    double const seconds = step.seconds;
     in_steps += seconds;
     step_seconds.push_back(seconds);
     done = file.reached(r.step);
@@ -279,7 +284,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     if (!stopped && evaluates_after(done)) evaluate();
     if (files) {
       base::MetricsRow const row{done,
-                                 trainer.tokens_done(),
+                                 step.tokens,
                                  r.loss,
                                  r.grad_norm,
                                  r.lr,

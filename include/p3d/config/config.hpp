@@ -140,6 +140,10 @@ struct Batch {
 enum class LayerSplit { even, cost, list };
 constexpr auto enum_names(LayerSplit) { return std::array{"even", "cost"}; }
 
+/// Whether the pipeline empties at the end of a step where gradients are late. automatic: where it has to.
+enum class Flush { automatic, always, never };
+constexpr auto enum_names(Flush) { return std::array{"auto", "always", "never"}; }
+
 /// [pipeline]; layers_per_stage is "even", "cost" or a list of integers.
 struct Pipeline {
   std::string schedule = "1f1b";  ///< the name of a generator of room schedule, or "file", or "auto"
@@ -149,8 +153,9 @@ struct Pipeline {
   bool vocab_parallel = false;  ///< embedding and output layer are divided over all pipeline ranks
   /// Microbatches whose weight gradients the last stage may compute when the pipeline empties; 0: none.
   int weight_deferral_limit = 0;
-  std::string file;         ///< path of a schedule, only for schedule "file". Relative to the input file's folder
-  double max_memory = 0.0;  ///< only for schedule "auto": GiB that a rank may use; 0: any
+  std::string file;  ///< path of a schedule, only for schedule "file". Relative to the input file's folder
+  Flush flush = Flush::automatic;  ///< whether the pipeline empties between steps where gradients are late
+  double max_memory = 0.0;         ///< only for schedule "auto": GiB that a rank may use; 0: any
   LayerSplit layer_split = LayerSplit::even;
   std::vector<int> layers_per_stage;  ///< only for LayerSplit::list
   bool operator==(Pipeline const&) const = default;

@@ -9,6 +9,7 @@
 #include <p3d/engine/phases.hpp>
 #include <p3d/engine/recorder.hpp>
 #include <p3d/schedule/opening.hpp>
+#include <p3d/schedule/stream.hpp>
 #include <p3d/schedule/valid_program.hpp>
 
 #include <cstdint>
@@ -36,6 +37,8 @@ struct Hooks {
   std::function<void(int stage)> reduce_gradients;
   /// Update the parameters of a stage of this rank (-1: of all).
   std::function<void(int stage)> optimizer_step;
+  /// Without a flush between steps: the newest weights are read next, by a microbatch of the next step.
+  std::function<void()> newest_needed;
 };
 
 /// A stage and who hands it its weights.
@@ -43,6 +46,8 @@ template <class P>
 struct StagePort {
   model::Stage<P>* stage = nullptr;
   model::WeightProvider<P>* weights = nullptr;
+  /// The weights that microbatches of the next step read before this one has ended; null: none do.
+  model::StageWeights<P> const* newest = nullptr;
 };
 
 template <class P>
@@ -69,11 +74,18 @@ public:
   /// Where this step's opening has run, it goes on behind it.
   void run(schedule::ValidProgram const& program, std::int64_t step, double loss_scale, Hooks const& hooks);
 
+  /// Runs this rank's part of a step without a flush behind it, or, where one has begun, without one before it. Where
+  /// `another_follows`, microbatches of the next step are begun, and next comes run() of the same stream, or abandon().
+  /// In `hooks` microbatch m + i is microbatch i of the next step. The stream must outlive the executor.
+  void run(schedule::Stream const& stream, bool another_follows, std::int64_t step, double loss_scale,
+           Hooks const& hooks);
+
   /// Runs this rank's opening and waits for no more than it does. Next comes run() of the same program and step, or
   /// abandon(). `openings`, of the program, must live until then.
   void open(schedule::ValidProgram const& program, schedule::Opening const& openings, std::int64_t step,
             Hooks const& hooks);
-  /// Sees the messages of an opening through, if one has run, and forgets it. Collective, as an opening is.
+  /// Sees the messages of an opening through, if one has run, and forgets it. Collective, as an opening is. So with
+  /// microbatches of the next step of a stream.
   void abandon();
   bool has_opened() const { return opened_.program != nullptr; }
 
@@ -120,7 +132,10 @@ private:
   ProgramRun prepare(schedule::ValidProgram const& program, double loss_scale, Hooks const& hooks);
   /// Actions [first, end) of this rank.
   void run_actions(std::size_t first, std::size_t end, std::int64_t step, ProgramRun& run);
-  std::vector<Detail> const& details(schedule::Program const& program);
+  /// The facts about a list of this rank's actions, which lives as long as the executor.
+  std::vector<Detail> const& details(schedule::Program const& program, std::vector<schedule::Action> const& actions);
+  /// Whether the action is one of the next step, and reads weights.
+  static bool reads_newest(schedule::Action const& action, ProgramRun const& run);
   void execute(schedule::Action const& action, Detail const& detail, ProgramRun& run);
   void execute_recorded(schedule::Action const& action, Detail const& detail, ProgramRun& run);
   void execute_timed(schedule::Action const& action, Detail const& detail, ProgramRun& run);
@@ -157,20 +172,12 @@ private:
   void before(schedule::Action const& action, ProgramRun const& run);
   void receive(schedule::Action const& action, ProgramRun const& run);
   void send(schedule::Action const& action, ProgramRun const& run);
-  /// Sends or receives a message of the size of this one, of numbers that mean nothing, and waits for it.
-  template <class T>
-  void pass_empty(schedule::Action const& action, schedule::Program const& program);
-  /// The message `what` of the slot of `action`, in the type in which it travels.
-  comm::Request start_message(schedule::Action const& action, typename model::Stage<P>::Message what,
-                              schedule::Program const& program);
   /// E, S, T or G.
   void vocabulary(schedule::Action const& action, Detail const& detail, ProgramRun& run);
   void wait_for_all_sends(ProgramRun const& run);
   Messages& messages(schedule::Action const& action);
   model::Stage<P>& stage(schedule::Action const& action) { return *stages_.at(action.stage).stage; }
-  model::StageWeights<P> const& weights(schedule::Action const& action) {
-    return stages_.at(action.stage).weights->weights(action.version);
-  }
+  model::StageWeights<P> const& weights(schedule::Action const& action, ProgramRun const& run);
   void move_weights(schedule::Action const& action);
   /// Runs `work`, books its time less the time it waited for messages inside.
   template <class Work>
@@ -183,7 +190,8 @@ private:
   device::ExecSpace exec_;
   std::function<double()> waited_;
   std::map<std::pair<int, int>, Messages> messages_;  ///< one for each (stage, slot)
-  std::map<schedule::Program const*, std::vector<Detail>> details_;
+  std::map<std::vector<schedule::Action> const*, std::vector<Detail>> details_;
+  schedule::SlotNames slot_names_;              ///< of the stream under way
   std::map<std::pair<int, int>, int> slot_of_;  ///< the slot taken last by each (stage, microbatch)
   ActivationStore<P>* store_ = nullptr;
   VocabularyActions<P>* vocabulary_ = nullptr;

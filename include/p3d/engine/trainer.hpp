@@ -161,6 +161,11 @@ public:
   /// returns all numbers are those of a step that waited, bit for bit. `another_follows`: false: the next step does
   /// not come next, so that its forwards would be in vain (as after the last of run.steps); the same on all ranks.
   StepResult step(double vote = 0.0, bool another_follows = true);
+  /// Runs a step, as step() does, and returns the results that have become known: of this step; or, where steps follow
+  /// each other without a flush (RunPlan::stream), of the step before. There a rank goes on with the next step before
+  /// others have ended this one, unless `another_follows` is false: then both results come, or one, after the first
+  /// step. All numbers are those of steps with a flush, bit for bit. steps_done() counts this step in any case.
+  std::vector<StepResult> advance(double vote, bool another_follows);
   /// From now on steps call these hooks. Throws base::Error (bad_input) for one that does not go with the input; the
   /// same on all ranks.
   void set_hooks(TrainerHooks<P> hooks);
@@ -213,6 +218,7 @@ public:
 
 private:
   struct State;
+  std::vector<StepResult> run_step(double vote, bool another_follows, bool may_flow);
   std::unique_ptr<State> state_;
 };
 

@@ -6,9 +6,11 @@
 #include <p3d/layout/context.hpp>
 #include <p3d/layout/stages.hpp>
 #include <p3d/plan/simulator.hpp>
+#include <p3d/schedule/stream.hpp>
 #include <p3d/schedule/valid_program.hpp>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <map>
@@ -56,6 +58,16 @@ struct PipelinePlan {
 /// with the least memory. `execution`: what the program is proved and simulated for.
 PipelinePlan plan_pipeline(config::Config const& config, RankBytes const& rank_bytes = {},
                            schedule::Execution execution = {});
+
+/// The steps of a run whose pipeline does not empty between them, if it has such.
+struct StreamPlan {
+  std::optional<schedule::Stream> stream;
+  std::string note;  ///< a line that says so, or why the pipeline empties although gradients are late; else empty
+};
+
+/// Makes the program of steps that follow each other without a flush (pipeline.flush), for the schedule and the stages
+/// of `pipeline`. Throws base::Error (bad_input) where pipeline.flush = "never" and something needs a flush.
+StreamPlan plan_stream(config::Config const& config, PipelinePlan const& pipeline, schedule::Execution execution);
 
 /// One schedule in a comparison with others.
 struct Candidate {

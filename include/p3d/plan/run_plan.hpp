@@ -10,9 +10,12 @@
 #include <p3d/layout/stage_buffers.hpp>
 #include <p3d/layout/stages.hpp>
 #include <p3d/plan/memory.hpp>
+#include <p3d/plan/simulator.hpp>
+#include <p3d/schedule/stream.hpp>
 #include <p3d/schedule/valid_program.hpp>
 
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,6 +51,9 @@ struct RunPlan {
   schedule::ValidProgram evaluation;  ///< forward only, with as many microbatches
   schedule::ValidProgram probe;       ///< one microbatch, forward only (sampling)
   std::string schedule_note;          ///< why pipeline.schedule = "auto" chose this schedule; else empty
+  /// Steps that follow each other without a flush, where the pipeline does not empty between them (plan_stream).
+  std::optional<schedule::Stream> stream = {};
+  std::string flush_note = {};  ///< StreamPlan::note
   /// The sets of activations of each stage, as many as the neediest of the programs wants, and what is recomputed.
   std::vector<layout::StageActivations> activations = {};
   /// Bytes of a rank by purpose, for each pipeline coordinate. Activations (all slots of its stages) and workspace (the
@@ -68,9 +74,9 @@ void require_supported(schedule::Program const& program, bool moves_weights, boo
 /// (plan_pipeline).
 RunPlan make_run_plan(config::Config const& config, Platform const& platform);
 /// Makes a plan with a given division into stages and a given program of one step, whose stages and their ranks must be
-/// those of `stages`.
+/// those of `stages`. `stream`: the same steps without a flush between them, or nothing.
 RunPlan make_run_plan(config::Config const& config, layout::StageMap stages, schedule::ValidProgram training,
-                      Platform const& platform);
+                      Platform const& platform, std::optional<schedule::Stream> stream = {});
 
 /// Bytes that each pipeline rank takes with these stages and this program: weights, gradients, moments, activations,
 /// scratch.
@@ -88,6 +94,11 @@ ActivationMemory activation_memory(config::Config const& config, RunPlan const& 
 /// A table of the buffers of the pipeline coordinate that needs the most memory, a line each: name, bytes in its
 /// activations and in its workspace, class, content. The last line has the sums of the table of memory.
 std::string buffer_table(config::Config const& config, RunPlan const& plan, Platform const& platform);
+
+/// The share of the ranks' time that is lost in a step by simulation: in one with a flush behind it, or, where the
+/// pipeline does not empty, in one between two others, which takes a third of what three more steps add to the first
+/// one.
+double planned_bubble(RunPlan const& plan, PipelineCosts const& costs);
 
 /// Operations per step that recomputation adds to those of the model, counted as these are (flops_per_token).
 double recompute_flops_per_step(config::Config const& config, RunPlan const& plan);

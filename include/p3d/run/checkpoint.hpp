@@ -75,6 +75,8 @@ public:
   double vote();
   /// True when time is nearly up: the run must save and stop now. The same on every rank.
   bool time_is_up(engine::StepResult const& result) const;
+  /// True when checkpoint.every asks for a checkpoint of a step.
+  bool is_due(std::int64_t step) const { return options_.on() && options_.every > 0 && step % options_.every == 0; }
   /// Begins, moves along or reports a checkpoint. Called after a step, when its row of the history is written.
   /// Collective.
   void after_step(engine::StepResult const& result);

@@ -152,6 +152,8 @@ def optimizer(f):
             f.set(optimizer__lr=d.among("0.001", "0.03"), optimizer__min_lr=d.among("0.0", "0.0005"))
         elif change == "delay" and not f.has("optimizer.post_validation"):
             f.set(optimizer__delay=1)
+            if d.chance(0.3):
+                f.set(pipeline__flush="always")
 
 
 def post_validation(f):

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Says whether the steps of an input can follow each other without a flush, and makes the program of four of them. What
+// prevents it has one list here: whatever makes a rank wait for the others at the end of a step, or changes between two
+// steps what forwards read. An example: with GPT-2's tied embeddings the first and the last stage add up a gradient
+// when a step ends, so that the last stage would wait for the first one, which is the flush again.
+
+#include <p3d/plan/pipeline.hpp>
+#include <p3d/plan/run_plan.hpp>
+
+#include <p3d/base/error.hpp>
+#include <p3d/config/config.hpp>
+#include <p3d/schedule/passes.hpp>
+#include <p3d/schedule/registry.hpp>
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace p3d::plan {
+
+namespace {
+
+constexpr int num_steps = 4;
+
+/// What in an input makes the pipeline empty between steps, in words that follow "because of"; empty: nothing.
+std::string prevents(config::Config const& c) {
+  auto const& m = c.memory;
+  for (auto const& [found, cause] : std::initializer_list<std::pair<bool, char const*>>{
+           {c.optimizer.delay == 0, "optimizer.delay = 0: a step reads what the one before it made"},
+           {m.shard != config::Shard::none, "memory.shard: the newest weights lie in parts"},
+           {m.offload_optimizer != config::OffloadTo::none,
+            "memory.offload_optimizer: the newest weights lie elsewhere"},
+           {m.offloads_parameters(), "memory.offload_parameters: weights lie elsewhere"},
+           {m.offload_activations != config::OffloadTo::none, "memory.offload_activations"},
+           {m.recompute_microbatches_kept > 0, "memory.recompute_microbatches_kept: slots change their places"},
+           {c.pipeline.weight_deferral_limit > 0, "pipeline.weight_deferral_limit: weight gradients wait for the end"},
+           {c.divides_vocabulary(), "pipeline.vocab_parallel: losses are summed over the pipeline"},
+           {c.model.last_reads_embedding(),
+            "the embedding that the first and the last stage share: they add up its gradient"},
+           {c.model.moe.on(), "model.moe: what experts were chosen changes the next step"},
+           {c.precision.loss_scaling != config::LossScaling::none, "precision.loss_scale: an update may be skipped"},
+           {c.data.eod_mask_loss || c.data.pack || c.batch.variable,
+            "targets that do not count (data.eod_mask_loss, data.pack, batch.variable): they are counted first"},
+           {c.timers.barrier, "timers.barrier = true"},
+           {c.pipeline.schedule == "file", "pipeline.schedule = \"file\": the file has one step"}})
+    if (found) return cause;
+  return "";
+}
+
+}  // namespace
+
+StreamPlan plan_stream(config::Config const& c, PipelinePlan const& pipeline, schedule::Execution execution) {
+  constexpr auto key = "pipeline.flush";
+  if (c.parallel.pp == 1 || c.pipeline.flush == config::Flush::always) return {};
+  auto cause = prevents(c);
+  StreamPlan out;
+  if (cause.empty()) {
+    auto const* generator = schedule::find_generator(pipeline.schedule);
+    P3D_REQUIRE(generator != nullptr, "the schedule has a generator");
+    auto const m = static_cast<int>(c.batch.microbatches);
+    schedule::Shape const shape{c.parallel.pp, num_steps * m,
+                                generator->any_stages_per_rank ? pipeline.stages.num_stages() / c.parallel.pp : 0,
+                                generator->any_group_size ? c.pipeline.microbatch_group_size : 0};
+    auto steps = schedule::generate(pipeline.schedule, shape);
+    P3D_REQUIRE(steps.num_stages == pipeline.stages.num_stages(), "stages do not depend on the number of microbatches");
+    schedule::finish_weight_gradients(steps, m);
+    steps = schedule::apply_passes(std::move(steps), {.slot_lookahead = c.pipeline.lookahead, .execution = execution});
+    std::string why;
+    out.stream = schedule::make_stream({std::move(steps), execution}, why);
+    if (!out.stream) cause = fmt::format("pipeline.schedule = \"{}\": {}", pipeline.schedule, why);
+  }
+  if (out.stream) {
+    out.note = "no flush between steps: a rank begins the next step while others end this one";
+  } else if (c.pipeline.flush == config::Flush::never) {
+    base::refuse({.expected = "steps that can follow each other without a flush (pipeline.flush = \"never\")",
+                  .found = cause,
+                  .where = key,
+                  .fix = "set pipeline.flush to \"auto\", which empties the pipeline here, or change what was found"});
+  } else if (c.optimizer.delay > 0) {
+    out.note = fmt::format("the pipeline empties between steps, because of {}", cause);
+  }
+  return out;
+}
+
+double planned_bubble(RunPlan const& plan, PipelineCosts const& costs) {
+  auto const one = simulate(plan.training, costs, plan.training.execution());
+  if (!plan.stream) return one.bubble();
+  auto const all = simulate(plan.stream->steps, costs, plan.stream->steps.execution());
+  double const step = (all.makespan - one.makespan) / (num_steps - 1);
+  return 1.0 - one.busy() / (static_cast<double>(one.ranks.size()) * step);
+}
+
+}  // namespace p3d::plan
