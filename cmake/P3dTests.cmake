@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# p3d_add_test(<name> SOURCES a.cpp ... [LINK <targets>] [RANKS 1 2 3 ...] [LABELS ...] [TIMEOUT s] [THREADS n]
-#              [ARGS ...])
+# p3d_add_test(<name> SOURCES a.cpp ... [LINK <targets>] [RANKS 1 2 3 ...] [MORE_RANKS 6 8 ...] [LABELS ...]
+#              [TIMEOUT s] [THREADS n] [ARGS ...])
 #
 # Without RANKS: one GoogleTest program, one ctest entry, no MPI launcher.
 # With RANKS: the program has its own main, which starts MPI (support/mpi_main.hpp); one ctest entry <name>_np<k> for
-# each k. Too few cores means oversubscribed ranks, never an unregistered test.
+# each k. Too few cores means oversubscribed ranks, never an unregistered test. Those of MORE_RANKS have the label
+# "more": scripts/test.sh --more runs them, too.
 include(ProcessorCount)
 ProcessorCount(P3D_CORES)
 if(P3D_CORES EQUAL 0)
@@ -40,7 +41,7 @@ if(p3d_mpiexec_version MATCHES "Open ?MPI|OpenRTE")
 endif()
 
 function(p3d_add_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT;THREADS" "SOURCES;LINK;RANKS;LABELS;ARGS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;THREADS" "SOURCES;LINK;RANKS;MORE_RANKS;LABELS;ARGS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
@@ -67,7 +68,11 @@ function(p3d_add_test name)
   endif()
   set(environment "OMP_NUM_THREADS=${ARG_THREADS};${P3D_TEST_ENVIRONMENT}")
   if(ARG_RANKS)
-    foreach(ranks IN LISTS ARG_RANKS)
+    foreach(ranks IN LISTS ARG_RANKS ARG_MORE_RANKS)
+      set(more "")
+      if(ranks IN_LIST ARG_MORE_RANKS)
+        set(more "more")
+      endif()
       math(EXPR cores "${ranks} * ${ARG_THREADS}")
       if(cores GREATER P3D_CORES)
         set(cores ${P3D_CORES})
@@ -76,7 +81,7 @@ function(p3d_add_test name)
         COMMAND ${MPIEXEC_EXECUTABLE} ${P3D_MPIEXEC_FLAGS} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:${name}>
                 ${ARG_ARGS})
       set_tests_properties(${name}_np${ranks} PROPERTIES PROCESSORS ${cores} TIMEOUT ${ARG_TIMEOUT}
-        LABELS "mpi;${ARG_LABELS}" ENVIRONMENT "${environment}")
+        LABELS "mpi;${ARG_LABELS};${more}" ENVIRONMENT "${environment}")
     endforeach()
   else()
     target_link_libraries(${name} PRIVATE GTest::gtest_main)

@@ -1,23 +1,26 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds p3d and runs all its tests, in legs:
+# Builds p3d and runs its tests, in legs:
 #   release   Kokkos of the distribution's packages (Serial)
 #   openmp    Kokkos with OpenMP, built from the distribution's source package: kernels, layers and whole trainings on
 #             few ranks, some with several threads each; without what a backend cannot change
 #   debug     address and undefined-behaviour sanitizers (not run unless asked for)
 #   tsan      thread sanitizer: Clang and its OpenMP; messages, checkpoints, and kernels with several threads (likewise)
 #
-# usage: scripts/test.sh [--only release|openmp|debug|tsan]... [-j jobs]
+# usage: scripts/test.sh [--only release|openmp|debug|tsan]... [--more] [-j jobs]
+# --more: the release leg with all numbers of ranks, up to 8, for every test.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-usage() { sed -n '3,10s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '3,11s/^# \{0,1\}//p' "$0"; }
 legs=()
+more=
 while (( $# > 0 )); do
   case $1 in
     --only) legs+=("${2:-}"); shift 2 || { usage >&2; exit 2; } ;;
     -j) JOBS=${2:-}; shift 2 || { usage >&2; exit 2; } ;;
     -j*) JOBS=${1#-j}; shift ;;
+    --more) more=-more; shift ;;
     -h|--help) usage; exit 0 ;;
     *) echo "unknown argument: $1" >&2; usage >&2; exit 2 ;;
   esac
@@ -37,7 +40,9 @@ run_tests() {
   # One more than there are processors: some tests wait most of their time, for a disk, a limit or a daemon.
   local together=$(( $(processors) + 1 ))
   say "Test preset $leg (ctest, $together at a time)"
-  ctest --preset "$leg" -j "$together" 2>&1 | tee "$log" || status=$?
+  local preset=$leg
+  [[ $leg != release ]] || preset+=$more
+  ctest --preset "$preset" -j "$together" 2>&1 | tee "$log" || status=$?
   (( status == 0 )) || failed+=("$leg")
   summary+=("$(printf '%-26s %4d s   %s' "$leg: test" $((SECONDS - begin)) \
     "$(grep -E 'tests? passed' "$log" || echo 'no result')")")

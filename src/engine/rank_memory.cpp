@@ -278,7 +278,7 @@ void RankMemory<P>::round_newest(std::int64_t updates) {
 }
 
 template <class P>
-void RankMemory<P>::end_of_part() {
+void RankMemory<P>::put_gradients_aside() {
   for (auto& [number, owner] : units_) {
     auto& unit = *owner;
     auto& params = unit.params;

@@ -106,14 +106,12 @@ public:
   bool layers_read_newest() const { return shows_newest_ || one_version_; }
   /// An update was skipped: the newest version overwrites the older one of a stage's weights (-1: of all).
   void pass_version(int stage);
-  // Where steps follow each other without a flush (schedule/stream.hpp), microbatches of the next step read the newest
-  // version while others still read the older one.
-
-  /// Rounds the newest version for those that read it. `updates`: those that have made it.
+  /// Rounds the newest version for the microbatches of a stream's next step, which read it while others read the older
+  /// one. `updates`: those that have made it.
   void round_newest(std::int64_t updates);
-  /// The newest version overwrites the older one, and gradients move to where they wait for their update; both may be
-  /// used anew.
-  void end_of_part();
+  /// Ends a step of a stream: gradients move to where they wait for their update, and the newest version overwrites the
+  /// older one.
+  void put_gradients_aside();
   /// There is one version of the weights, where layers read: at the start, and where a file brought one.
   void set_one_version() { one_version_ = true; }
   /// The versions are those of two updates: from now on one was made from the other, or a file brought both.

@@ -32,9 +32,10 @@ struct StageUnit {
   std::unique_ptr<optim::Optimizer<P>> optimizer;
   optim::StateMemory<P> state;                 ///< the optimizer's state, where it is resident
   std::optional<OffloadedState<P>> offloaded;  ///< empty unless the input offloads state or parameters
-  // Where steps follow each other without a flush (schedule/stream.hpp), else empty:
-  device::Owned1<typename P::Gradient> held_gradients;  ///< those of the step before, until their norm is known
-  device::Owned1<typename P::Storage> newest_values;    ///< the newest weights rounded, where master weights are wider
+  /// The gradients of the step before, until their norm is known; empty unless steps follow each other without a flush.
+  device::Owned1<typename P::Gradient> held_gradients;
+  /// The newest weights, rounded for microbatches of the next step; empty where master weights need no rounding.
+  device::Owned1<typename P::Storage> newest_values;
   std::optional<model::StageWeights<P>> newest;  ///< the newest weights, as microbatches of the next step read them
   bool reduced_before = false;                   ///< in this step
   int reductions = 0;                            ///< in this step, those of no sum among them

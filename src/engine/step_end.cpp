@@ -115,7 +115,12 @@ void StepEnd<P>::reduce(int stage) {
   if (unit.reducer.sums()) unit.params.take_gradients(rank_->exec, std::exchange(unit.reduced_before, true));
   ++unit.reductions;
   begin_reduction(stage);
-  if (rank_->config.memory.reduce == config::MessageEvery::step) start_tie(unit);
+  if (rank_->config.memory.reduce == config::MessageEvery::step && !flows_) start_tie(unit);
+}
+
+template <class P>
+device::View1<typename P::Gradient> StepEnd<P>::gradients(StageUnit<P> const& unit) const {
+  return aside_ ? device::View1<typename P::Gradient>(unit.held_gradients) : unit.params.grads();
 }
 
 template <class P>
@@ -128,7 +133,7 @@ device::View1<typename P::Gradient> StepEnd<P>::tied_gradient(StageUnit<P>& unit
     auto const& b = shard.buckets[i];
     if (b.begin != offset) continue;
     if (!shard.sums_whole) return params.reduced(shard.parts[i]);  // other groups sum the rest
-    return Kokkos::subview(params.grads(), Kokkos::pair<std::int64_t, std::int64_t>(b.begin, b.end));
+    return Kokkos::subview(gradients(unit), Kokkos::pair<std::int64_t, std::int64_t>(b.begin, b.end));
   }
   P3D_REQUIRE(false, "a tied embedding has a bucket");
   return {};
@@ -170,7 +175,6 @@ void StepEnd<P>::wait(comm::Request& request) {
 
 template <class P>
 void StepEnd<P>::start_sum(double vote) {
-  finish_tie();
   // One sum in the order of the model, however the stages are cut.
   bool const packed = rank_->config.memory.shard >= config::Shard::gradients;
   for (auto& [number, unit] : memory_->units())
@@ -181,7 +185,7 @@ void StepEnd<P>::start_sum(double vote) {
   for (auto& [number, unit] : memory_->units()) {
     auto const& params = unit->params;
     parallel::add_sum_squares<typename P::Gradient>(rank_->exec, params.layout(), params.shard(),
-                                                    packed ? params.owned_gradients() : params.grads(), packed,
+                                                    packed ? params.owned_gradients() : gradients(*unit), packed,
                                                     rank_->here, unit->stage.is_first(), memory_->squares());
   }
   // On devices the host is ahead of what it launched: here it waits for the backward passes. That is no time of the
@@ -230,7 +234,8 @@ void StepEnd<P>::update(int stage, StepResult& result) {
   auto const& config = rank_->config;
   if (!std::exchange(summed_up_, true)) {
     settle();
-    if (flows_) return end_part(result);
+    if (flows_) return put_aside(result);
+    finish_tie();
     start_sum(result.votes);
     tried_out_ = tries_out();
     if (tried_out_) {
@@ -278,18 +283,30 @@ void StepEnd<P>::apply(int stage, optim::UpdateStep const& step, bool waited) {
 }
 
 template <class P>
-void StepEnd<P>::end_part(StepResult const& result) {
-  start_sum(result.votes);
-  memory_->end_of_part();
+void StepEnd<P>::put_aside(StepResult const& result) {
+  memory_->put_gradients_aside();
   gradients_are_zero_ = true;
   skipped_update_ = false;
+  aside_ = true;
+  for (auto& [number, unit] : memory_->units()) start_tie(*unit);
+  if (!waits_for_tie()) start_sum(result.votes);
+  aside_ = false;
   waiting_ = result;
+}
+
+template <class P>
+bool StepEnd<P>::waits_for_tie() const {
+  return tie_group_.valid() && memory_->units().contains(0);
 }
 
 template <class P>
 void StepEnd<P>::complete() {
   if (!waiting_) return;
   auto result = *std::exchange(waiting_, {});
+  if (tie_.active()) wait(tie_);
+  aside_ = true;
+  if (waits_for_tie()) start_sum(result.votes);
+  aside_ = false;
   if (!take_sum(result)) {
     failed_ = std::move(result);
     return;
@@ -307,6 +324,7 @@ void StepEnd<P>::settle() {
   complete();
   if (!failed_) return;
   auto failed = *std::exchange(failed_, {});
+  executor_->abandon();
   overflowed(failed, true);
 }
 

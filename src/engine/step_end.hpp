@@ -50,13 +50,15 @@ public:
   /// Makes the update that still waits for the norm of the step before, if one does. It does not throw where the norm
   /// is not finite: other ranks may still wait for what this one sends.
   void complete();
-  /// The same where all ranks are; throws as Trainer::step.
+  /// Makes that update where all ranks come to. Throws as Trainer::step; microbatches of the next step are given up
+  /// then. Collective where an update waits.
   void settle();
-  /// Whether hooks and tests let the next step begin before this one has ended.
-  bool may_flow() const { return !hooks_.param_sync && !keep_gradients_; }
+  /// Whether hooks and tests let the next step begin before this one has ended. A hook that is given all gradients, or
+  /// weights, may wait for other ranks, which may wait for messages of this one.
+  bool may_flow() const { return !hooks_.param_sync && !hooks_.finalize_model_grads && !keep_gradients_; }
   /// The steps whose loss and norm have become known since the last call, in their order.
   std::vector<StepResult> take_results() { return std::exchange(results_, {}); }
-  /// Has take_results() return these, too, before all others.
+  /// Has take_results(), which was just called, return these once more.
   void give_back(std::vector<StepResult> results) { results_ = std::move(results); }
   /// After the program: where the update was tried out, opens the next step and waits for the norm. If the update was
   /// wrong, all becomes as if the step had waited.
@@ -88,6 +90,11 @@ private:
   void finalize_gradients();
   /// Gives param_sync the weights of a stage (-1: of all) that were updated.
   void synchronise_weights(int stage, std::int64_t update);
+  /// The whole gradients of the step that ends: where they wait, or where layers add to them.
+  device::View1<typename P::Gradient> gradients(StageUnit<P> const& unit) const;
+  /// Whether this rank sums up only when the gradient of a tied embedding is whole, which it counts. The last stage
+  /// does not count it, and waits for nobody.
+  bool waits_for_tie() const;
   /// The gradients of a tied embedding that this stage's ranks own.
   device::View1<typename P::Gradient> tied_gradient(StageUnit<P>& unit);
   void start_tie(StageUnit<P>& unit);
@@ -100,8 +107,8 @@ private:
   bool take_sum(StepResult& result);
   /// True when the update need not wait for the sum: where it is likely to be the right one. The same on all ranks.
   bool tries_out() const { return rank_->config.optimizer.post_validation && another_follows_ && last_fitted_; }
-  /// Ends the step on this rank and begins to sum; complete() updates.
-  void end_part(StepResult const& result);
+  /// Puts the gradients of the step aside and begins to sum; complete() updates.
+  void put_aside(StepResult const& result);
   /// Updates the parameters of a stage (-1: of all) with the gradients of this rank, or with those that waited.
   void apply(int stage, optim::UpdateStep const& step, bool waited);
   /// Undoes the update that was tried out, and forgets the opening that read its weights.
@@ -139,6 +146,7 @@ private:
   bool gradients_are_zero_ = true;  ///< as allocated, and after an update that does not keep them
   PostValidation post_validation_;
   bool flows_ = false;                 ///< the next step begins before this one has ended
+  bool aside_ = false;                 ///< the gradients that are summed up are those that wait
   std::optional<StepResult> waiting_;  ///< the step whose update waits for its norm
   std::optional<StepResult> failed_;   ///< the step that waited and has no finite norm
   std::vector<StepResult> results_;    ///< see take_results()

@@ -69,6 +69,7 @@ struct Trainer<P>::State {
   std::int64_t tokens_done = 0;  ///< inputs of the samples of these steps
   double elapsed = 0.0;          ///< seconds inside step()
   std::int64_t steps_run = 0;    ///< calls of step()
+  bool given_provider = false;   ///< weights come from somebody who knows no newest version
 
   State(config::Config const& c, RunPlan run_plan, comm::Communicator const& parent, ProviderFactory<P> const& provider)
       : rank(c, std::move(run_plan), parent),
@@ -120,8 +121,7 @@ struct Trainer<P>::State {
     return hooks;
   }
 
-  /// Those of a step behind which the next one begins at once, or that another one has begun: microbatches from
-  /// `microbatches` on are the next step's.
+  /// The hooks of a step of a stream, in which microbatches from `microbatches` on are the next step's.
   Hooks stream_hooks(StepResult& result, int microbatches) {
     auto hooks = training_hooks(result);
     auto next = memory.loading(loader, loader.training(steps_done + 1));
@@ -157,6 +157,7 @@ Trainer<P>::Trainer(config::Config const& config, RunPlan plan, comm::Communicat
     return std::make_unique<model::ResidentWeights<P>>(std::move(whole));
   };
   state_ = std::make_unique<State>(config, std::move(plan), parent, provider ? provider : resident);
+  state_->given_provider = static_cast<bool>(provider);
 }
 
 template <class P>
@@ -184,6 +185,17 @@ StepResult Trainer<P>::step(double vote, bool another_follows) {
 template <class P>
 std::vector<StepResult> Trainer<P>::advance(double vote, bool another_follows) {
   return run_step(vote, another_follows, true);
+}
+
+template <class P>
+std::vector<StepResult> Trainer<P>::drain() {
+  state_->end.forget_opening();
+  return late_results();
+}
+
+template <class P>
+std::vector<StepResult> Trainer<P>::late_results() {
+  return state_->end.take_results();
 }
 
 template <class P>
@@ -217,7 +229,7 @@ std::vector<StepResult> Trainer<P>::run_step(double vote, bool another_follows, 
   auto const& stream = s.rank.plan.stream;
   bool const begun = stream && s.executor.has_opened();
   bool const flows = stream && may_flow && another_follows && result.step < config.run.steps && s.end.may_flow() &&
-                     s.executor.recorder() == nullptr;
+                     !s.given_provider && s.executor.recorder() == nullptr;
   if (flows && !begun) s.memory.round_newest(s.end.updates_of(s.steps_done));
   s.end.begin(result, targets, another_follows, flows);
   double const scale = result.loss_scale / divisor(targets.front());
@@ -308,6 +320,7 @@ std::vector<io::CheckpointPart> Trainer<P>::checkpoint_parts(config::StateArrays
 
 template <class P>
 void Trainer<P>::set_hooks(TrainerHooks<P> hooks) {
+  state_->end.forget_opening();
   state_->end.set_hooks(std::move(hooks));
 }
 template <class P>
@@ -351,6 +364,7 @@ std::vector<Timer> Trainer<P>::timers() const {
 }
 template <class P>
 void Trainer<P>::record_into(Recorder* recorder) {
+  if (state_->rank.plan.stream) state_->end.forget_opening();
   state_->executor.record_into(recorder);
 }
 template <class P>

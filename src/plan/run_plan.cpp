@@ -245,7 +245,11 @@ std::vector<double> rank_bytes(config::Config const& c, layout::StageMap const& 
                                schedule::Program const& training, Platform const& platform) {
   auto const plan = make_run_plan(c, stages, {training, execution_of(c)}, platform);
   std::vector<double> bytes;
-  for (auto const& m : plan.memory) bytes.push_back(static_cast<double>(m.total()));
+  for (int r = 0; r < c.parallel.pp; ++r) {
+    auto m = plan.memory_of(r);
+    if (may_stream(c)) add_stream_memory(c, plan.table, plan.stages, r, m);
+    bytes.push_back(static_cast<double>(m.total()));
+  }
   return bytes;
 }
 

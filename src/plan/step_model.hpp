@@ -65,6 +65,7 @@ private:
   void find_kinds();
   template <class Of>
   double sum(Layers const& layers, Of const& of) const;
+  bool streams() const;
   double bubble_seconds(double longest, double all, double head, double embedding) const;
   double data_seconds(Layers const& layers, double parameters, double expert_parameters) const;
 

@@ -180,6 +180,16 @@ double StepModel::bubble_seconds(double longest, double all, double head, double
   return std::max(0.0, step - static_cast<double>(few.batch.microbatches) * longest);
 }
 
+/// Whether steps follow each other without a flush, so that the longest rank never waits.
+bool StepModel::streams() const {
+  if (!may_stream(c_)) return false;
+  auto few = c_;
+  few.pipeline.flush = config::Flush::automatic;
+  few.batch.microbatches = std::min<std::int64_t>(few.batch.microbatches, 2 * std::int64_t{few.parallel.pp});
+  few.batch.global = few.batch.microbatches * few.batch.micro * few.parallel.dp;
+  return plan_stream(few, plan_pipeline(few, {}, execution_of(few)), execution_of(few)).stream.has_value();
+}
+
 StepPredictor::Parameters StepModel::parameters() {
   auto const& m = c_.model;
   find_kinds();
@@ -242,9 +252,9 @@ StepTime StepModel::predict(bool simulated) {
   add_pass(P::launches, &Pass::launches);
   add(P::weights, [](auto const& t) { return t.gathers; });
   out[P::head] = n * (longest_seconds - sum(longest, [](auto const& t) { return t.seconds(); }));
-  if (p.pp > 1)
-    out[P::bubble] =
-        simulated || !StepPredictor::simulates(c_) ? bubble_seconds(longest_seconds, all, head, embedding) : 0;
+  bool const simulates = StepPredictor::simulates(c_);
+  if (p.pp > 1 && !streams() && (simulated || !simulates))
+    out[P::bubble] = bubble_seconds(longest_seconds, all, head, embedding);
   out[P::messages] = (n * messages + 2 * (p.pp - 1)) * message;
   if (shards(config::Shard::parameters)) {
     auto const once = [&](double numbers) {

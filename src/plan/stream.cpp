@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Says whether the steps of an input can follow each other without a flush, and makes the program of four of them. What
 // prevents it has one list here: whatever makes a rank wait for the others at the end of a step, or changes between two
-// steps what forwards read. An example: with GPT-2's tied embeddings the first and the last stage add up a gradient
-// when a step ends, so that the last stage would wait for the first one, which is the flush again.
+// steps what forwards read. An example: what the router of experts keeps changes with the load of a step, which is
+// known when all ranks have ended it; to wait for that is the flush again.
 
 #include <p3d/plan/pipeline.hpp>
 #include <p3d/plan/run_plan.hpp>
@@ -35,13 +35,13 @@ std::string prevents(config::Config const& c) {
            {m.recompute_microbatches_kept > 0, "memory.recompute_microbatches_kept: slots change their places"},
            {c.pipeline.weight_deferral_limit > 0, "pipeline.weight_deferral_limit: weight gradients wait for the end"},
            {c.divides_vocabulary(), "pipeline.vocab_parallel: losses are summed over the pipeline"},
-           {c.model.last_reads_embedding(),
-            "the embedding that the first and the last stage share: they add up its gradient"},
+           {c.model.mtp.on(), "model.mtp: its blocks read the embedding on the last stage"},
            {c.model.moe.on(), "model.moe: what experts were chosen changes the next step"},
            {c.precision.loss_scaling != config::LossScaling::none, "precision.loss_scale: an update may be skipped"},
            {c.data.eod_mask_loss || c.data.pack || c.batch.variable,
             "targets that do not count (data.eod_mask_loss, data.pack, batch.variable): they are counted first"},
-           {c.timers.barrier, "timers.barrier = true"},
+           {c.timers.barrier, "timers.barrier = true: ranks begin steps together"},
+           {c.run.trace, "run.trace = true: a step is recorded from its begin to its end"},
            {c.pipeline.schedule == "file", "pipeline.schedule = \"file\": the file has one step"}})
     if (found) return cause;
   return "";
@@ -49,10 +49,19 @@ std::string prevents(config::Config const& c) {
 
 }  // namespace
 
+bool may_stream(config::Config const& c) {
+  return c.parallel.pp > 1 && c.pipeline.flush != config::Flush::always && prevents(c).empty();
+}
+
 StreamPlan plan_stream(config::Config const& c, PipelinePlan const& pipeline, schedule::Execution execution) {
   constexpr auto key = "pipeline.flush";
   if (c.parallel.pp == 1 || c.pipeline.flush == config::Flush::always) return {};
   auto cause = prevents(c);
+  auto const forwards = std::int64_t{num_steps} * pipeline.stages.num_stages() * c.batch.microbatches;
+  if (cause.empty() && forwards > schedule::most_forwards)
+    cause = fmt::format("its size: four steps have {} forwards, more than {}", forwards, schedule::most_forwards);
+  if (cause.empty() && c.model.tied_embeddings && pipeline.stages.shares_tied())
+    cause = fmt::format("pipeline.schedule = \"{}\": one rank has both ends of a tied embedding", pipeline.schedule);
   StreamPlan out;
   if (cause.empty()) {
     auto const* generator = schedule::find_generator(pipeline.schedule);

@@ -86,7 +86,7 @@ std::string stages_text(config::Config const& c, engine::RunPlan const& plan, bo
     double const bubble = plan.stream ? plan::planned_bubble(plan, costs) : simulated.bubble();
     text +=
         fmt::format("  proved to run to its end ({} actions); bubble {:.1f} % by simulation", actions, 100.0 * bubble);
-    bool const large = bubble >= large_bubble;
+    bool const large = bubble >= large_bubble && !plan.stream;
     text += large && !explains ? " (p3d --check says why)\n" : " with the FLOPs of the stages\n";
     if (large && explains) text += bubble_lines(c, plan, simulated);
   }

@@ -305,7 +305,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     progress.step({done, r.loss, r.grad_norm, r.lr, static_cast<double>(r.tokens), seconds, eval_loss,
                    c.model.mtp.on() ? std::optional(r.mtp_loss) : std::nullopt});
     if (timers && (done % c.run.log_every == 0 || last || stopped)) {
-      auto const lines = timers->write(done, trainer.timers(), world);
+      auto const lines = timers->write(done, step.timers, world);
       base::log_root(fmt::format("  {:<22}{:>7} {:>11} {:>11} {:>11}\n{}", "timers, ms a step", "calls", "least",
                                  "mean", "most", lines));
     }

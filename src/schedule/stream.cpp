@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts a program of four steps into the lists of its steps. All of it is local to a rank but the messages that have
-// only one of their ends in a step.
+// Cuts a program of four steps into the lists of its steps. A rank's list ends behind the last action that adds to the
+// gradients of its step, and what sends its result on; everything is then checked on the lists: gradients and losses of
+// steps do not mix, a rank is ahead by forwards of one step at most, and nobody waits in a list for the next list of
+// another rank. An example: of 1F1B on 2 ranks with 2 microbatches, rank 0 has 0F0 0F1 0B0 0F2 0B1 0F3 0B2 ..., and its
+// first list ends behind 0B1, since 0B2 is of the second step.
 #include <p3d/schedule/stream.hpp>
 
 #include <p3d/base/error.hpp>

@@ -84,8 +84,8 @@ public:
   /// abandon(). `openings`, of the program, must live until then.
   void open(schedule::ValidProgram const& program, schedule::Opening const& openings, std::int64_t step,
             Hooks const& hooks);
-  /// Sees the messages of an opening through, if one has run, and forgets it. Collective, as an opening is. So with
-  /// microbatches of the next step of a stream.
+  /// Sees the messages of what has begun of the next step through, an opening or microbatches of a stream, and forgets
+  /// it. Collective, as its beginning was.
   void abandon();
   bool has_opened() const { return opened_.program != nullptr; }
 

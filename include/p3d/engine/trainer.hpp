@@ -108,7 +108,7 @@ public:
   virtual comm::Mesh& mesh() = 0;
 
   /// Steps done, and the inputs of their samples; a checkpoint sets them. Without a number the inputs are counted
-  /// (data::Sampler::tokens_before). Setting is collective with optimizer.post_validation.
+  /// (data::Sampler::tokens_before). Setting is collective with optimizer.post_validation and with RunPlan::stream.
   virtual std::int64_t steps_done() const = 0;
   virtual std::int64_t tokens_done() const = 0;
   virtual void set_steps_done(std::int64_t steps, std::optional<std::int64_t> tokens = {}) = 0;
@@ -121,7 +121,8 @@ public:
   /// sample().
   virtual std::vector<io::CheckpointPart> checkpoint_parts(config::StateArrays arrays) = 0;
 
-  /// From now on the times of the actions of training go there, until it is null. It must live as long.
+  /// From now on the times of the actions of training go there, until it is null. It must live as long. Steps do not
+  /// follow each other meanwhile; collective where they did.
   virtual void record_into(Recorder* recorder) = 0;
   /// Continues each prompt (tokens of the vocabulary, at least one) and returns what was drawn. Token i of text n is
   /// drawn with the counter-based number i of stream n and purpose "sample": the same texts under every layout up to
@@ -142,9 +143,10 @@ public:
   Trainer(config::Config const& config, comm::Communicator const& parent);
   /// With a plan of another origin, for example a program made by hand: see make_run_plan. `provider`: who hands the
   /// stages their weights; empty: model::ResidentWeights, for which the program must leave the weights where they are.
+  /// With a provider each step ends with a flush.
   Trainer(config::Config const& config, RunPlan plan, comm::Communicator const& parent,
           ProviderFactory<P> const& provider = {});
-  /// Collective with optimizer.post_validation.
+  /// Collective with optimizer.post_validation and with RunPlan::stream.
   ~Trainer() override;
   Trainer(Trainer const&) = delete;
   Trainer& operator=(Trainer const&) = delete;
@@ -164,10 +166,16 @@ public:
   /// Runs a step, as step() does, and returns the results that have become known: of this step; or, where steps follow
   /// each other without a flush (RunPlan::stream), of the step before. There a rank goes on with the next step before
   /// others have ended this one, unless `another_follows` is false: then both results come, or one, after the first
-  /// step. All numbers are those of steps with a flush, bit for bit. steps_done() counts this step in any case.
+  /// step. All numbers are those of steps with a flush, bit for bit. steps_done() counts this step in any case. The
+  /// norm of a step may turn out not to be finite in the next call, or in whatever comes in between; it throws then.
   std::vector<StepResult> advance(double vote, bool another_follows);
-  /// From now on steps call these hooks. Throws base::Error (bad_input) for one that does not go with the input; the
-  /// same on all ranks.
+  /// Ends steps that follow each other: what has begun of the next one is given up, and done again. Returns the results
+  /// that are known by now: with them, of all steps. Collective.
+  std::vector<StepResult> drain();
+  /// The results that are known and were not returned, because the call that would have returned them threw.
+  std::vector<StepResult> late_results();
+  /// From now on steps call these hooks. Collective with RunPlan::stream. Throws base::Error (bad_input) for one that
+  /// does not go with the input; the same on all ranks.
   void set_hooks(TrainerHooks<P> hooks);
   PostValidation post_validation() const;
   /// `asked`: whether this rank was asked to stop; looked at in every step, and any rank's word is StepResult::stop on

@@ -6,14 +6,15 @@
 //
 // Order in one step, with what p3d does between them:
 //
-//   grad_scale            once, before the first forward
+//   grad_scale            once, before the first forward that no step before has done (Trainer::advance)
 //   no_sync               for each sum of a stage's gradients but the last of the step, before its first backward
 //   grad_sync             for each bucket, in the backward that completes it; then p3d waits for all buckets
 //   finalize_model_grads  once: all sums have come, those of tied embeddings too; norm and clipping follow
 //   param_sync            for each update of weights, after it, with the newest of them; the next forward reads what it
 //                         leaves, or with optimizer.delay = 1 the forward after the next
 //
-// All are called on the thread that calls Trainer::step, and on every rank. Ranks that sum the same bucket call
+// With finalize_model_grads or param_sync each step ends with a flush, whatever pipeline.flush says. All are called on
+// the thread that calls Trainer::step or Trainer::advance, and on every rank. Ranks that sum the same bucket call
 // grad_sync in the same order, so it may communicate among `replicas`; finalize_model_grads is called on all ranks
 // once, so it may communicate among any. An exception of a hook leaves Trainer::step on that rank. Views are in the
 // memory of the device. Work on them belongs on the trainer's stream, Kokkos' default instance.

@@ -65,6 +65,8 @@ struct StreamPlan {
   std::string note;  ///< a line that says so, or why the pipeline empties although gradients are late; else empty
 };
 
+/// Whether nothing in an input makes the pipeline empty between steps, unless its schedule does.
+bool may_stream(config::Config const& config);
 /// Makes the program of steps that follow each other without a flush (pipeline.flush), for the schedule and the stages
 /// of `pipeline`. Throws base::Error (bad_input) where pipeline.flush = "never" and something needs a flush.
 StreamPlan plan_stream(config::Config const& config, PipelinePlan const& pipeline, schedule::Execution execution);

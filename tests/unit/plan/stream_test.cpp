@@ -36,12 +36,14 @@ TEST(PlanStream, NamesWhatMakesThePipelineEmpty) {
            {"memory.recompute_microbatches_kept", [](auto& c) { c.memory.recompute_microbatches_kept = 1; }},
            {"pipeline.weight_deferral_limit", [](auto& c) { c.pipeline.weight_deferral_limit = 1; }},
            {"pipeline.vocab_parallel", [](auto& c) { c.pipeline.vocab_parallel = true; }},
-           {"the embedding that", [](auto& c) { c.model.tied_embeddings = true; }},
+           {"model.mtp", [](auto& c) { c.model.mtp.depth = 1; }},
            {"model.moe", [](auto& c) { c.model.moe.experts = 4; }},
            {"precision.loss_scale", [](auto& c) { c.precision.loss_scaling = config::LossScaling::dynamic; }},
            {"targets that do not count", [](auto& c) { c.data.pack = true; }},
            {"targets that do not count", [](auto& c) { c.data.eod_mask_loss = true; }},
            {"targets that do not count", [](auto& c) { c.batch.variable = true; }},
+           {"run.trace", [](auto& c) { c.run.trace = true; }},
+           {"its size", [](auto& c) { c.batch.microbatches = 300000; }},
            {"timers.barrier", [](auto& c) { c.timers.barrier = true; }},
            {"\"gpipe\": on pipeline rank 0", [](auto& c) { c.pipeline.schedule = "gpipe"; }}}) {
     auto c = late(2, 4);
