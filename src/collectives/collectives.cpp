@@ -51,13 +51,13 @@ bool through_host(bool sums) {
 }  // namespace
 
 template <class T>
-Request start_all_reduce(ExecSpace const& exec, Communicator& comm, View1<T> inout, Reduction op) {
+Request start_all_reduce(ExecSpace const& exec, Communicator& comm, View1<T> inout, Reduction op, std::int64_t whole) {
   detail::require_contiguous(inout);
   auto const n = static_cast<std::int64_t>(inout.extent(0));
   if (comm.size() == 1 || n == 0) return {};
   using Buffer = detail::Buffer<T>;
   Buffer const buffer(exec, detail::by_nccl(comm), inout.data(), n, Buffer::Use::both, through_host<T>(true));
-  return buffer.attach(comm.all_reduce(buffer.data(), n, type_of<T>(), op, buffer.place()));
+  return buffer.attach(comm.all_reduce(buffer.data(), n, type_of<T>(), op, buffer.place(), whole));
 }
 
 template <class T>
@@ -66,39 +66,79 @@ void all_reduce(ExecSpace const& exec, Communicator& comm, View1<T> inout, Reduc
 }
 
 namespace {
-/// The elements of all ranks' shares, and those of this rank's share.
-struct Owned {
-  detail::Run all, own;
-};
-/// Checks the shares of a view and returns them.
-template <class T>
-Owned check_shares(Communicator& comm, View1<T> view, std::span<std::int64_t const> bounds) {
-  detail::require_contiguous(view);
+/// The pieces that are whole shares.
+SharePieces pieces_of(Communicator const& comm, std::span<std::int64_t const> bounds) {
   P3D_REQUIRE(bounds.size() == static_cast<std::size_t>(comm.size()) + 1, "every rank has one share of a view");
-  P3D_REQUIRE(bounds.front() >= 0 && std::is_sorted(bounds.begin(), bounds.end()) &&
-                  bounds.back() <= static_cast<std::int64_t>(view.extent(0)),
-              "shares follow each other inside a view");
-  auto const r = static_cast<std::size_t>(comm.rank());
-  return {{bounds.front(), bounds.back()}, {bounds[r], bounds[r + 1]}};
+  return {{bounds.begin(), bounds.end() - 1}, {bounds.begin() + 1, bounds.end()}, 0};
+}
+
+/// The pieces of a view that a collective works on: those of all ranks, which stand one after the other in a host copy,
+/// this rank's and those of the others.
+struct Owned {
+  std::vector<detail::Run> all, own, others;
+  std::int64_t count = 0;  ///< elements of all
+  /// The pieces at a buffer's data().
+  SharePieces in_buffer(SharePieces pieces, bool is_copy) const {
+    for (std::size_t r = 0; is_copy && r < all.size(); ++r) {
+      pieces.begins[r] = all[r].copied_to;
+      pieces.ends[r] = all[r].copied_to + all[r].size();
+    }
+    return pieces;
+  }
+};
+/// Checks the pieces of a view and returns them.
+template <class T>
+Owned check_shares(Communicator& comm, View1<T> view, SharePieces const& pieces) {
+  detail::require_contiguous(view);
+  auto const n = static_cast<std::size_t>(comm.size());
+  P3D_REQUIRE(pieces.begins.size() == n && pieces.ends.size() == n, "every rank has one share of a view");
+  Owned out;
+  std::int64_t last = 0;
+  for (std::size_t r = 0; r < n; ++r) {
+    auto const begin = pieces.begins[r], end = pieces.ends[r];
+    P3D_REQUIRE(last <= begin && begin <= end && end <= static_cast<std::int64_t>(view.extent(0)),
+                "shares follow each other inside a view");
+    detail::Run const run{begin, end, out.count};
+    out.all.push_back(run);
+    (r == static_cast<std::size_t>(comm.rank()) ? out.own : out.others).push_back(run);
+    out.count += run.size();
+    last = end;
+  }
+  return out;
 }
 }  // namespace
 
 template <class T>
+Request start_reduce_scatter(ExecSpace const& exec, Communicator& comm, View1<T> inout, SharePieces const& pieces,
+                             Reduction op) {
+  auto const shares = check_shares(comm, inout, pieces);
+  if (comm.size() == 1 || shares.count == 0) return {};
+  detail::Buffer<T> const buffer(exec, detail::by_nccl(comm), inout.data(), shares.count, shares.all, shares.own,
+                                 through_host<T>(true));
+  return buffer.attach(
+      comm.reduce_scatter(buffer.data(), shares.in_buffer(pieces, buffer.is_copy()), type_of<T>(), op, buffer.place()));
+}
+
+template <class T>
+Request start_all_gather(ExecSpace const& exec, Communicator& comm, View1<T> inout, SharePieces const& pieces) {
+  auto const shares = check_shares(comm, inout, pieces);
+  if (comm.size() == 1 || shares.count == 0) return {};
+  detail::Buffer<T> const buffer(exec, detail::by_nccl(comm), inout.data(), shares.count, shares.own, shares.others,
+                                 through_host<T>(false));
+  return buffer.attach(
+      comm.all_gather(buffer.data(), shares.in_buffer(pieces, buffer.is_copy()), type_of<T>(), buffer.place()));
+}
+
+template <class T>
 Request start_reduce_scatter(ExecSpace const& exec, Communicator& comm, View1<T> inout,
                              std::span<std::int64_t const> bounds, Reduction op) {
-  auto const [all, own] = check_shares(comm, inout, bounds);
-  if (comm.size() == 1 || all.begin == all.end) return {};
-  detail::Buffer<T> const buffer(exec, detail::by_nccl(comm), inout.data(), all.end, all, own, through_host<T>(true));
-  return buffer.attach(comm.reduce_scatter(buffer.data(), bounds, type_of<T>(), op, buffer.place()));
+  return start_reduce_scatter<T>(exec, comm, inout, pieces_of(comm, bounds), op);
 }
 
 template <class T>
 Request start_all_gather(ExecSpace const& exec, Communicator& comm, View1<T> inout,
                          std::span<std::int64_t const> bounds) {
-  auto const [all, own] = check_shares(comm, inout, bounds);
-  if (comm.size() == 1 || all.begin == all.end) return {};
-  detail::Buffer<T> const buffer(exec, detail::by_nccl(comm), inout.data(), all.end, own, all, through_host<T>(false));
-  return buffer.attach(comm.all_gather(buffer.data(), bounds, type_of<T>(), buffer.place()));
+  return start_all_gather<T>(exec, comm, inout, pieces_of(comm, bounds));
 }
 
 double all_reduce(Communicator& comm, double value, Reduction op) {
@@ -180,15 +220,17 @@ Request Exchange<T>::start(int tag) {
   return request;
 }
 
-#define P3D_INSTANTIATE(T)                                                                                           \
-  template Request start_all_reduce<T>(ExecSpace const&, Communicator&, View1<T>, Reduction);                        \
-  template void all_reduce<T>(ExecSpace const&, Communicator&, View1<T>, Reduction);                                 \
-  template Request start_reduce_scatter<T>(ExecSpace const&, Communicator&, View1<T>, std::span<std::int64_t const>, \
-                                           Reduction);                                                               \
-  template Request start_all_gather<T>(ExecSpace const&, Communicator&, View1<T>, std::span<std::int64_t const>);    \
-  template Request start_broadcast<T>(ExecSpace const&, Communicator&, View1<T>, int);                               \
-  template class Exchange<T>;                                                                                        \
-  template Request start_send<T>(ExecSpace const&, Communicator&, View2<T const>, int, int);                         \
+#define P3D_INSTANTIATE(T)                                                                                            \
+  template Request start_all_reduce<T>(ExecSpace const&, Communicator&, View1<T>, Reduction, std::int64_t);           \
+  template void all_reduce<T>(ExecSpace const&, Communicator&, View1<T>, Reduction);                                  \
+  template Request start_reduce_scatter<T>(ExecSpace const&, Communicator&, View1<T>, std::span<std::int64_t const>,  \
+                                           Reduction);                                                                \
+  template Request start_all_gather<T>(ExecSpace const&, Communicator&, View1<T>, std::span<std::int64_t const>);     \
+  template Request start_reduce_scatter<T>(ExecSpace const&, Communicator&, View1<T>, SharePieces const&, Reduction); \
+  template Request start_all_gather<T>(ExecSpace const&, Communicator&, View1<T>, SharePieces const&);                \
+  template Request start_broadcast<T>(ExecSpace const&, Communicator&, View1<T>, int);                                \
+  template class Exchange<T>;                                                                                         \
+  template Request start_send<T>(ExecSpace const&, Communicator&, View2<T const>, int, int);                          \
   template Request start_recv<T>(ExecSpace const&, Communicator&, View2<T>, int, int);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)

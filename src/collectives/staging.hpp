@@ -9,10 +9,13 @@
 #include <p3d/device/environment.hpp>
 #include <p3d/device/view.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <optional>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "pinned.hpp"
 
@@ -20,9 +23,11 @@ namespace p3d::collectives::detail {
 
 using device::host_reaches_views;
 
-/// Elements [begin, end) of a buffer.
+/// Elements [begin, end) of a view.
 struct Run {
   std::int64_t begin = 0, end = 0;
+  std::int64_t copied_to = 0;  ///< the place of the first one in a host copy
+  std::int64_t size() const { return end - begin; }
 };
 
 /// True when collectives and exchanges on this communicator go by NCCL, which waits for the caller's kernels on the
@@ -48,25 +53,32 @@ public:
   /// A buffer for all n elements. `nccl` says that NCCL carries the operation. `on_host` sends the elements through a
   /// host copy where the host does not reach the view, even where MPI does.
   Buffer(ExecSpace const& exec, bool nccl, T* data, std::int64_t n, Use use, bool on_host = false)
-      : Buffer(exec, nccl, data, n, use == Use::write ? Run{} : Run{0, n}, use == Use::read ? Run{} : Run{0, n},
-               on_host) {}
+      : Buffer(exec, nccl, data, n, some_of({0, n}, use != Use::write), some_of({0, n}, use != Use::read), on_host) {}
 
-  /// A buffer for an operation that reads the elements `read` of the view and writes the elements `written`.
-  Buffer(ExecSpace const& exec, bool nccl, T* data, std::int64_t n, Run read, Run written, bool on_host = false)
-      : exec_(exec), view_(data, n), written_(written), nccl_(nccl) {
+  /// A buffer for an operation that reads the elements `read` of the view and writes the elements `written`, of n in
+  /// all.
+  Buffer(ExecSpace const& exec, bool nccl, T* data, std::int64_t n, std::vector<Run> const& read,
+         std::vector<Run> written, bool on_host = false)
+      : exec_(exec), view_(data), written_(std::move(written)), nccl_(nccl) {
     static_assert(!std::is_const_v<T>, "use a pointer to what is really written");
     if (nccl_) return;
     if (stages() || (on_host && !host_reaches_views)) {
-      auto const memory = pinned(static_cast<std::size_t>(n) * sizeof(T));
-      host_ = std::make_shared<Host>(Host{memory, HostView(reinterpret_cast<T*>(memory.get()), n)});
-      if (read.begin == read.end) return;  // at once: nobody else has the block
-      Kokkos::deep_copy(exec, part(host_->view, read), part(view_, read));
+      host_ = pinned(static_cast<std::size_t>(n) * sizeof(T));
+      bool none = true;
+      for (auto const& run : read) {
+        if (run.size() == 0) continue;
+        none = false;
+        Kokkos::deep_copy(exec, in_copy(host_, run), in_view(view_, run));
+      }
+      if (none) return;  // at once: nobody else has the block
     }
     kernels_.emplace(exec);
   }
 
   /// The address that the operation sends from and receives to.
-  T* data() const { return host_ ? host_->view.data() : view_.data(); }
+  T* data() const { return host_ ? reinterpret_cast<T*>(host_.get()) : view_; }
+  /// True where data() is a host copy.
+  bool is_copy() const { return host_ != nullptr; }
 
   /// The kind of memory at data(), and the event after which the operation may begin.
   comm::Place place() const {
@@ -79,12 +91,15 @@ public:
   /// Gives the host copy to the request. It is kept until completion, then copied back to the view if it was written.
   Request attach(Request request) const {
     if (!host_) return request;
-    if (written_.begin == written_.end) {
+    bool const writes = std::any_of(written_.begin(), written_.end(), [](Run const& run) { return run.size() > 0; });
+    if (!writes) {
       request.on_complete({}, host_);
     } else {
       request.on_complete(
-          [exec = exec_, to = part(view_, written_), from = part(host_->view, written_), memory = host_->memory] {
-            Kokkos::deep_copy(exec, to, from);
+          [exec = exec_, view = view_, written = written_, memory = host_] {
+            for (auto const& run : written) {
+              if (run.size() > 0) Kokkos::deep_copy(exec, in_view(view, run), in_copy(memory, run));
+            }
             keep_until(device::Event(exec), memory);
           },
           host_);
@@ -94,21 +109,17 @@ public:
 
 private:
   using HostView = Kokkos::View<T*, Kokkos::LayoutRight, device::PinnedSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
-  /// A host copy of the view, and the pinned block that it lies in.
-  struct Host {
-    std::shared_ptr<std::byte> memory;
-    HostView view;
-  };
-  template <class V>
-  static V part(V const& view, Run run) {
-    return V(view.data() + run.begin, run.end - run.begin);
+  static std::vector<Run> some_of(Run all, bool some) { return some ? std::vector<Run>{all} : std::vector<Run>(); }
+  static View1<T> in_view(T* view, Run const& run) { return View1<T>(view + run.begin, run.size()); }
+  static HostView in_copy(std::shared_ptr<std::byte> const& host, Run const& run) {
+    return HostView(reinterpret_cast<T*>(host.get()) + run.copied_to, run.size());
   }
 
   ExecSpace exec_;
-  View1<T> view_;
-  Run written_;
+  T* view_;
+  std::vector<Run> written_;
   bool nccl_;
-  std::shared_ptr<Host> host_;
+  std::shared_ptr<std::byte> host_;       ///< a pinned block, the host copy
   std::optional<device::Event> kernels_;  ///< the event behind the caller's kernels; none: the operation need not wait
 };
 

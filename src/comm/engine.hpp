@@ -23,9 +23,10 @@ struct Work {
   ElementType type = Type::float32;
   Reduction op = Reduction::sum;
   Collective kind = Collective::all_reduce;
-  /// The shares of a reduce-scatter or an all-gather: share s is the elements from bounds[s] up to bounds[s + 1]; the
-  /// first bound is 0, the last `count`. Empty for an all-reduce.
-  std::vector<std::int64_t> bounds{};
+  /// The shares of a reduce-scatter or an all-gather: share s is the elements from begins[s] up to ends[s], and begins
+  /// at 0 for the first. There may be gaps between shares; `count` is the elements of all. Empty for an all-reduce.
+  std::vector<std::int64_t> begins{}, ends{};
+  std::int64_t whole = 0;                               ///< elements by which the engine is chosen; 0: `count`
   int root = 0;                                         ///< sender of a broadcast
   std::vector<Communicator::Part> sends{}, receives{};  ///< messages of an exchange
   void* stream = nullptr;  ///< for device memory: the collective comes after what this stream has been given
@@ -41,11 +42,10 @@ struct Work {
   std::byte* at(std::int64_t element) const { return data + bytes(element); }
   /// Bytes of so many elements.
   std::int64_t bytes(std::int64_t elements) const { return elements * static_cast<std::int64_t>(size_of(type)); }
+  /// The first element of share s.
+  std::int64_t share_begin(int s) const { return begins[static_cast<std::size_t>(s)]; }
   /// Elements of share s.
-  std::int64_t share(int s) const {
-    auto const* const begin = bounds.data() + s;
-    return begin[1] - begin[0];
-  }
+  std::int64_t share(int s) const { return ends[static_cast<std::size_t>(s)] - share_begin(s); }
 };
 
 /// The interface of all engines.

@@ -14,10 +14,10 @@ namespace {
 
 using State = NcclApi::State;
 
-/// True for shares of the same length in the order of ranks: NCCL has calls for those.
+/// True for shares of the same length that follow each other: NCCL has calls for those.
 bool even(Work const& work) {
-  for (int s = 1; s + 1 < static_cast<int>(work.bounds.size()); ++s) {
-    if (work.share(s) != work.share(0)) return false;
+  for (int s = 1; s < static_cast<int>(work.begins.size()); ++s) {
+    if (work.share(s) != work.share(0) || work.share_begin(s) != s * work.share(0)) return false;
   }
   return true;
 }
@@ -49,7 +49,7 @@ NcclEngine::Result NcclEngine::call(Work& work, int step) {
 
 NcclEngine::Result NcclEngine::reduce_scatter(Work& work) {
   work.sent += work.bytes(work.count - work.share(rank_));
-  auto const at = [&](int s) { return work.at(work.bounds[static_cast<std::size_t>(s)]); };
+  auto const at = [&](int s) { return work.at(work.share_begin(s)); };
   if (even(work)) {
     call_ = "ncclReduceScatter";
     return api_->reduce_scatter(work.data, at(rank_), work.share(0), work.type, work.op, group_, stream_);
@@ -65,7 +65,7 @@ NcclEngine::Result NcclEngine::reduce_scatter(Work& work) {
 
 NcclEngine::Result NcclEngine::all_gather(Work& work) {
   work.sent += work.bytes(work.share(rank_)) * (size_ - 1);
-  auto const at = [&](int s) { return work.at(work.bounds[static_cast<std::size_t>(s)]); };
+  auto const at = [&](int s) { return work.at(work.share_begin(s)); };
   if (even(work)) {
     call_ = "ncclAllGather";
     return api_->all_gather(at(rank_), work.data, work.share(0), work.type, group_, stream_);
@@ -114,8 +114,8 @@ NcclEngine::Piece NcclEngine::piece(Work const& work, int share, int segment) co
     begin = even_share(work, size_) * share;
     end = share + 1 == size_ ? work.count : begin + even_share(work, size_);
   } else {
-    begin = work.bounds[static_cast<std::size_t>(share)];
-    end = work.bounds[static_cast<std::size_t>(share) + 1];
+    begin = work.share_begin(share);
+    end = begin + work.share(share);
   }
   auto const length = piece_length(work);
   begin = std::min(end, begin + segment * length);

@@ -111,7 +111,7 @@ bool start_in_engine(Pending& pending, Work work, std::int64_t Communicator::Sen
     work.stream = place.stream;
     pending.stream_waits = engine != nullptr && place.stream_waits;
   } else if (auto const& reducer = pending.comm->all_reducer; reducer && summed_or_shared(work.kind)) {
-    engine = &reducer->engine(work.kind, work.bytes(work.count));
+    engine = &reducer->engine(work.kind, work.bytes(work.whole > 0 ? work.whole : work.count));
   }
   if (engine == nullptr) return false;
   pending.engine = engine;
@@ -139,12 +139,13 @@ void require_summable(CommRecord const& comm, ElementType type, Memory memory, c
 
 }  // namespace detail
 
-Request Communicator::all_reduce(void* inout, std::int64_t count, ElementType type, Reduction op, Place place) {
+Request Communicator::all_reduce(void* inout, std::int64_t count, ElementType type, Reduction op, Place place,
+                                 std::int64_t whole) {
   P3D_REQUIRE(valid(), "a communicator is used on its members only");
   detail::require_summable(*state_, type, place.memory, "all_reduce");
   if (size() == 1 || count == 0) return {};
   auto request = begin("all_reduce", count, type, -1, false);
-  detail::Work work{.data = static_cast<std::byte*>(inout), .count = count, .type = type, .op = op};
+  detail::Work work{.data = static_cast<std::byte*>(inout), .count = count, .type = type, .op = op, .whole = whole};
   if (detail::start_in_engine(*request.state_, std::move(work), &Sent::all_reduce, place)) return request;
   state_->accounting.sent.all_reduce +=
       detail::even_traffic(count, rank(), size()) * static_cast<std::int64_t>(size_of(type));

@@ -24,10 +24,10 @@ PairEngine::PairEngine(MPI_Comm comm, std::string name, Pairs pairs, Order order
       first_tag_(family * tags_of_a_family),
       runs_(runs_at_once) {}
 
-/// Even shares where the work has no bounds.
-std::int64_t PairEngine::begin_of(Work const& work, int share) const {
-  return work.bounds.empty() ? piece_of(work.count, share, pairs_.shares).begin
-                             : work.bounds[static_cast<std::size_t>(share)];
+/// Even shares where the work has none of its own.
+Range PairEngine::share_of(Work const& work, int share) const {
+  if (work.begins.empty()) return piece_of(work.count, share, pairs_.shares);
+  return {work.share_begin(share), work.share(share)};
 }
 
 void PairEngine::enqueue(Work& work) {
@@ -36,7 +36,7 @@ void PairEngine::enqueue(Work& work) {
       std::clamp<std::int64_t>(static_cast<std::int64_t>(piece_bytes_) / size, 1, elements_per_call(size));
   std::int64_t longest = 1;
   for (int share = 0; share < pairs_.shares; ++share) {
-    longest = std::max(longest, begin_of(work, share + 1) - begin_of(work, share));
+    longest = std::max(longest, share_of(work, share).count);
   }
   work.segments = (longest + most - 1) / most;
   works_.push_back(&work);
@@ -65,9 +65,9 @@ bool PairEngine::open(Run& run) {
 }
 
 Range PairEngine::piece(Run const& run, int share) const {
-  auto const begin = begin_of(*run.work, share);
-  auto const part = piece_of(begin_of(*run.work, share + 1) - begin, run.number, run.work->segments);
-  return {begin + part.begin, part.count};
+  auto const whole = share_of(*run.work, share);
+  auto const part = piece_of(whole.count, run.number, run.work->segments);
+  return {whole.begin + part.begin, part.count};
 }
 
 // Pieces of a short share may be empty. They are empty on both sides, so neither sends.

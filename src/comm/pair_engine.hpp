@@ -57,8 +57,8 @@ private:
   void receive(Run& run, std::byte* to, std::int64_t count, int from);
   /// The piece of a share that a run carries, as elements of the buffer.
   Range piece(Run const& run, int share) const;
-  /// The first element of a share.
-  std::int64_t begin_of(Work const& work, int share) const;
+  /// The elements of a share.
+  Range share_of(Work const& work, int share) const;
 
   MPI_Comm comm_;
   std::string name_;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reduce-scatters and all-gathers over shares of any length: by an engine, or by MPI. MPI's own calls are used where
-// they fit (MPI_Ireduce_scatter, MPI_Iallgatherv: int counts, host memory for the sum); otherwise each share is reduced
-// to, or broadcast from, its owner. Example: bounds {0, 3, 3, 8} give rank 0 elements 0 to 2, rank 1 none and rank 2
-// elements 3 to 7.
+// they fit (MPI_Ireduce_scatter, MPI_Iallgatherv: int counts; for the sum host memory and shares without gaps);
+// otherwise each share is reduced to, or broadcast from, its owner. Example: bounds {0, 3, 3, 8} give rank 0 elements 0
+// to 2, rank 1 none and rank 2 elements 3 to 7; the second halves of these shares are pieces with the begins {1, 3, 5}
+// and the ends {3, 3, 8}.
 #include <p3d/base/error.hpp>
 
 #include <algorithm>
@@ -22,20 +23,39 @@ namespace {
 
 /// The shares of a buffer, whose `data` is the beginning of the first share.
 struct Shares {
-  std::byte* data;
-  std::vector<std::int64_t> bounds;
+  std::byte* data = nullptr;
+  std::vector<std::int64_t> begins, ends;
 
-  Shares(void* inout, std::span<std::int64_t const> offsets, ElementType type, int owners) {
-    P3D_REQUIRE(offsets.size() == static_cast<std::size_t>(owners) + 1, "every rank has one share of a buffer");
-    P3D_REQUIRE(offsets.front() >= 0 && std::is_sorted(offsets.begin(), offsets.end()),
-                "shares follow each other in a buffer");
-    data = at(inout, offsets.front(), type);
-    for (auto const offset : offsets) bounds.push_back(offset - offsets.front());
+  Shares(void* inout, SharePieces const& pieces, ElementType type, int owners)
+      : begins(pieces.begins), ends(pieces.ends) {
+    auto const n = static_cast<std::size_t>(owners);
+    P3D_REQUIRE(begins.size() == n && ends.size() == n, "every rank has one share of a buffer");
+    auto const first = begins.front();
+    bool ascend = first >= 0;
+    for (std::size_t r = 0; r < n; ++r)
+      ascend = ascend && begins[r] <= ends[r] && (r + 1 == n || ends[r] <= begins[r + 1]);
+    P3D_REQUIRE(ascend, "shares follow each other in a buffer");
+    data = at(inout, first, type);
+    for (auto& begin : begins) begin -= first;
+    for (auto& end : ends) end -= first;
   }
-  std::int64_t count() const { return bounds.back(); }
-  std::int64_t begin(int r) const { return bounds[static_cast<std::size_t>(r)]; }
-  std::int64_t count(int r) const { return begin(r + 1) - begin(r); }
+  std::int64_t begin(int r) const { return begins[static_cast<std::size_t>(r)]; }
+  std::int64_t count(int r) const { return ends[static_cast<std::size_t>(r)] - begin(r); }
+  std::int64_t count() const {
+    std::int64_t sum = 0;
+    for (int r = 0; r < static_cast<int>(begins.size()); ++r) sum += count(r);
+    return sum;
+  }
+  /// Elements from the first share to the end of the last.
+  std::int64_t span() const { return ends.back(); }
+  bool have_gaps() const { return count() != span(); }
 };
+
+/// The pieces that are whole shares.
+SharePieces pieces_of(std::span<std::int64_t const> bounds, int owners) {
+  P3D_REQUIRE(bounds.size() == static_cast<std::size_t>(owners) + 1, "every rank has one share of a buffer");
+  return {{bounds.begin(), bounds.end() - 1}, {bounds.begin() + 1, bounds.end()}, 0};
+}
 
 /// The counts and offsets of shares for MPI. They must live until the operation is over.
 struct Counts {
@@ -43,9 +63,9 @@ struct Counts {
 };
 std::shared_ptr<Counts> counts_of(Shares const& shares) {
   auto out = std::make_shared<Counts>();
-  for (std::size_t r = 0; r + 1 < shares.bounds.size(); ++r) {
-    out->begins.push_back(static_cast<int>(shares.bounds[r]));
-    out->counts.push_back(static_cast<int>(shares.bounds[r + 1] - shares.bounds[r]));
+  for (int r = 0; r < static_cast<int>(shares.begins.size()); ++r) {
+    out->begins.push_back(static_cast<int>(shares.begin(r)));
+    out->counts.push_back(static_cast<int>(shares.count(r)));
   }
   return out;
 }
@@ -65,8 +85,14 @@ void for_each_share(Shares const& shares, int owners, std::int64_t most, Body&& 
 Request Communicator::reduce_scatter(void* inout, std::span<std::int64_t const> bounds, ElementType type, Reduction op,
                                      Place place) {
   P3D_REQUIRE(valid(), "a communicator is used on its members only");
+  return reduce_scatter(inout, pieces_of(bounds, size()), type, op, std::move(place));
+}
+
+Request Communicator::reduce_scatter(void* inout, SharePieces const& pieces, ElementType type, Reduction op,
+                                     Place place) {
+  P3D_REQUIRE(valid(), "a communicator is used on its members only");
   detail::require_summable(*state_, type, place.memory, "reduce_scatter");
-  Shares shares(inout, bounds, type, size());
+  Shares const shares(inout, pieces, type, size());
   auto const n = shares.count();
   if (size() == 1 || n == 0) return {};
   auto request = begin("reduce_scatter", n, type, -1, false);
@@ -76,7 +102,9 @@ Request Communicator::reduce_scatter(void* inout, std::span<std::int64_t const> 
                     .type = type,
                     .op = op,
                     .kind = detail::Collective::reduce_scatter,
-                    .bounds = shares.bounds};
+                    .begins = shares.begins,
+                    .ends = shares.ends,
+                    .whole = pieces.whole};
   if (detail::start_in_engine(pending, std::move(work), &Sent::reduce_scatter, place)) return request;
 
   auto const own = shares.count(rank());
@@ -84,7 +112,7 @@ Request Communicator::reduce_scatter(void* inout, std::span<std::int64_t const> 
   state_->accounting.sent.reduce_scatter += (n - own) * static_cast<std::int64_t>(size_of(type));
   auto const mpi_type = detail::mpi_type(type.mpi().value());
   auto* const data = shares.data;
-  if (place.memory == Memory::host && n <= limit(type)) {
+  if (place.memory == Memory::host && n <= limit(type) && !shares.have_gaps()) {
     // MPI would put the sum at the buffer's beginning, so it is received in a buffer of its own and then copied to its
     // place.
     auto const counts = counts_of(shares);
@@ -120,18 +148,28 @@ Request Communicator::reduce_scatter(void* inout, std::span<std::int64_t const> 
 
 Request Communicator::all_gather(void* inout, std::span<std::int64_t const> bounds, ElementType type, Place place) {
   P3D_REQUIRE(valid(), "a communicator is used on its members only");
-  Shares shares(inout, bounds, type, size());
+  return all_gather(inout, pieces_of(bounds, size()), type, std::move(place));
+}
+
+Request Communicator::all_gather(void* inout, SharePieces const& pieces, ElementType type, Place place) {
+  P3D_REQUIRE(valid(), "a communicator is used on its members only");
+  Shares const shares(inout, pieces, type, size());
   auto const n = shares.count();
   if (size() == 1 || n == 0) return {};
   auto request = begin("all_gather", n, type, -1, false);
   auto& pending = *request.state_;
-  detail::Work work{
-      .data = shares.data, .count = n, .type = type, .kind = detail::Collective::all_gather, .bounds = shares.bounds};
+  detail::Work work{.data = shares.data,
+                    .count = n,
+                    .type = type,
+                    .kind = detail::Collective::all_gather,
+                    .begins = shares.begins,
+                    .ends = shares.ends,
+                    .whole = pieces.whole};
   if (detail::start_in_engine(pending, std::move(work), &Sent::all_gather, place)) return request;
 
   state_->accounting.sent.all_gather += shares.count(rank()) * (size() - 1) * static_cast<std::int64_t>(size_of(type));
   auto const carrier = detail::carrier(type);
-  if (n <= limit(type)) {
+  if (shares.span() <= limit(type)) {
     auto const counts = counts_of(shares);
     detail::begin_when_ready(pending, place.ready, [&pending, data = shares.data, counts, carrier] {
       start(pending, "MPI_Iallgatherv", [&](MPI_Request* part) {

@@ -107,7 +107,7 @@ void SharedEngine::for_each_run(Segment const& segment, int member, Body&& body)
       continue;
     }
     auto const n = std::min(length - range.begin, range.count);
-    body(work.bounds[static_cast<std::size_t>(share)] + range.begin, n, packed);
+    body(work.share_begin(share) + range.begin, n, packed);
     packed += n;
     range = {0, range.count - n};
   }
@@ -116,7 +116,7 @@ void SharedEngine::for_each_run(Segment const& segment, int member, Body&& body)
 /// The most elements of a segment. Where there are shares, it leaves room in a slot for pieces of whole cache lines.
 std::int64_t SharedEngine::most(Work const& work) const {
   auto bytes = sizes_.slot;
-  if (!work.bounds.empty()) bytes -= std::min(bytes / 2, 2 * line * team_.regions.size());
+  if (!work.begins.empty()) bytes -= std::min(bytes / 2, 2 * line * team_.regions.size());
   auto const size = static_cast<std::int64_t>(size_of(work.type));
   return std::min(static_cast<std::int64_t>(bytes) / size, elements_per_call(size));
 }
@@ -130,7 +130,7 @@ void SharedEngine::enqueue(Work& work) {
 void SharedEngine::cut(Segment& segment) const {
   auto const& work = *segment.work;
   segment.pieces.clear();
-  if (work.bounds.empty()) {
+  if (work.begins.empty()) {
     segment.begin = work.started * most(work);
     segment.count = std::min(work.count - segment.begin, most(work));
     return;

@@ -50,7 +50,7 @@ public:
     std::vector<int> bells;            ///< node ranks of the other members, to be woken; empty without bells
     int lanes = 1;                     ///< the number of members that reduce a part of each segment, the first ones
     bool several_nodes = false;
-    /// The shares that a member adds up, or has to give, by its number (indices into Work::bounds).
+    /// The shares that a member adds up, or has to give, by its number (indices into Work::begins).
     std::vector<std::vector<int>> shares;
   };
   /// Bytes of the region that a rank needs.

@@ -3,6 +3,7 @@
 #include "rank_context.hpp"
 
 #include <p3d/collectives/collectives.hpp>
+#include <p3d/device/environment.hpp>
 #include <p3d/layout/communicators.hpp>
 #include <p3d/layout/context.hpp>
 #include <p3d/layout/experts.hpp>
@@ -41,13 +42,15 @@ parallel::ExpertParallel expert_parallel(RankContext& rank) {
           layout::expert_group(rank.plan.grid, rank.mesh.world().rank(), static_cast<int>(model.moe.experts))};
 }
 
-parallel::TpOverlap tp_overlap(config::OverlapTp overlap) {
-  switch (overlap) {
+parallel::TpOverlap tp_overlap(config::Config const& c) {
+  switch (c.comm.overlap_tp) {
     case config::OverlapTp::none: return {.bulk = false, .chunks = 1};
     case config::OverlapTp::bulk: return {.chunks = 1};
-    case config::OverlapTp::chunks: return {.chunks = 8, .chunked_bytes = 1};
+    case config::OverlapTp::chunks: return {.chunks = 8, .chunked_bytes = 1, .chunk_rows = 1};
     case config::OverlapTp::automatic: break;
   }
+  // NCCL's calls for shares are of whole ones, and GPUs' libraries multiply fewer rows by other algorithms.
+  if (c.parallel.sequence && !device::on_host()) return {.chunks = 1};
   return {};
 }
 
@@ -70,7 +73,7 @@ RankContext::RankContext(config::Config const& c, RunPlan run_plan, comm::Commun
       plan(std::move(run_plan)),
       mesh(parent, mesh_shape(plan.grid), mesh_sets(plan, c.memory.divides())),
       here(plan.grid.coordinates(mesh.world().rank())),
-      tp{exec, &mesh.along("tp"), c.parallel.sequence, tp_overlap(c.comm.overlap_tp)},
+      tp{exec, &mesh.along("tp"), c.parallel.sequence, tp_overlap(c)},
       context(c.parallel.cp > 1 ? parallel::ContextParallel(mesh.along("cp"), layout::context_division(c))
                                 : parallel::ContextParallel()),
       experts(expert_parallel(*this)) {

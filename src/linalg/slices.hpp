@@ -37,7 +37,8 @@ inline Slices slices(int concurrency, std::int64_t m, std::int64_t n, std::int64
 
 /// The number of rows or columns of C (the more numerous of the two) that so many threads compute in some ten
 /// milliseconds; all of them where C has no more. Pieces have at least 1,024: a BLAS packs the other operand again for
-/// each piece, which for fewer rows or columns would cost more than a few percent.
+/// each piece, which for fewer rows or columns would cost more than a few percent. They are a multiple of
+/// gemm_row_block.
 inline std::int64_t polled_width(std::int64_t m, std::int64_t n, std::int64_t k, int concurrency) {
   constexpr double between_polls = 1e9;  // FLOPs of a thread
   auto const size = std::max(m, n);
@@ -47,7 +48,7 @@ inline std::int64_t polled_width(std::int64_t m, std::int64_t n, std::int64_t k,
       std::min(std::ceil(flops / (between_polls * concurrency)), static_cast<double>(size / least_width));
   if (pieces <= 1.0) return size;
   auto const width = static_cast<std::int64_t>(static_cast<double>(size) / pieces);
-  return (width + 63) / 64 * 64;
+  return (width + 191) / 192 * 192;
 }
 
 }  // namespace p3d::linalg::detail

@@ -4,6 +4,7 @@
 // Panels of fp32 operands are rounded to 16 bits, for which the BLAS has no type.
 
 #include <p3d/base/float16.hpp>
+#include <p3d/linalg/gemm.hpp>
 #include <p3d/linalg/host_blas.hpp>
 
 #include <algorithm>
@@ -17,6 +18,8 @@
 namespace p3d::linalg::detail {
 
 namespace {
+
+static_assert(panel_rows % gemm_row_block == 0, "a GEMM that is cut by rows has the panels' rows in the same tiles");
 
 /// Rounds a contiguous block to 16 bits, into rows `ld` elements apart.
 void round_block(Type16 type, float const* from, std::int64_t rows, std::int64_t cols, std::uint16_t* to,

@@ -227,7 +227,7 @@ private:
     auto& t = c.t;
     return {c.w.qkv, c.w.attn_out, c.w.qkv_bias, a.qkv, a.heads, t.dqkv, t.dheads, a.qkv, t.dqkv};
   }
-  void project_rows(LayerCall<P> const& c, View2<S const> normed) const override {
+  void project_rows(LayerCall<P> const& c, parallel::WholeRows<S>& normed) const override {
     parallel::column_linear_forward<S>(*tp_, normed, c.w.qkv.value, c.w.qkv_bias.value, c.a.qkv);
     if (sizes_.qk_norms > 0)
       parallel::qk_norm_forward<S>(*tp_, norm_, norm_weights(c), c.t.qk_sums, c.a.qkv, c.a.qk, c.a.qk_scale);

@@ -46,9 +46,9 @@ private:
     auto const inner = columns(a.up, up), outer = columns(a.act, ffn);
     return {c.w.up, c.w.down, c.w.up_bias, inner, outer, columns(t.dup, up), columns(t.dact, ffn), a.up, t.dup};
   }
-  void project_rows(LayerCall<P> const& c, View2<S const> normed) const override {
+  void project_rows(LayerCall<P> const& c, parallel::WholeRows<S>& normed) const override {
     parallel::column_linear_forward<S>(*tp_, normed, c.w.up.value, View1<S const>(), parts(c).inner);
-    if (sizes_.moe.gates_shared) SharedGate<P>::forward(tp_->exec, c.w.moe, normed, c.a.moe);
+    if (sizes_.moe.gates_shared) SharedGate<P>::forward(tp_->exec, c.w.moe, normed.view, c.a.moe);
   }
   void apply(LayerCall<P> const& c) const override {
     auto const p = parts(c);

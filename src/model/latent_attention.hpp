@@ -57,15 +57,17 @@ private:
   void project(LayerCall<P> const& c) const override {
     auto const input = this->ends(c).input;
     parallel::WholeRows<S> all_input;
-    if (!queries_have_latent()) all_input = parallel::start_gather_rows<S>(*tp_, input, c.t.gathered);
+    using parallel::Gather;
+    if (!queries_have_latent())
+      all_input = parallel::start_gather_rows<S>(*tp_, input, c.t.gathered, Gather::in_chunks);
     parallel::local_linear_forward<S>(*tp_, input, c.w.latent_down.value, c.a.latent);
     kernels::qk_norm_forward<S>(tp_->exec, norm_, norm_weights(c), {}, c.a.latent, c.a.raw_latent, c.a.latent_scale);
-    auto arriving = parallel::start_gather_rows<S>(*tp_, c.a.latent, c.t.gathered_latent);
-    if (!queries_have_latent())
-      parallel::local_linear_forward<S>(*tp_, all_input.wait(), c.w.q_up.value, queries(c.a.qkv));
-    auto const latent = arriving.wait();
-    if (queries_have_latent())
-      parallel::local_linear_forward<S>(*tp_, of_queries<S const>(latent), c.w.q_up.value, queries(c.a.qkv));
+    auto arriving = parallel::start_gather_rows<S>(*tp_, c.a.latent, c.t.gathered_latent,
+                                                   queries_have_latent() ? Gather::in_chunks : Gather::whole);
+    auto const latent = arriving.view;
+    if (queries_have_latent()) all_input = {of_queries<S const>(latent), std::move(arriving.arrival)};
+    parallel::local_linear_forward<S>(*tp_, all_input, c.w.q_up.value, queries(c.a.qkv));
+    arriving.wait();
     if (absorbs(c) || this->latents_travel(c)) return rotate(c, kernels::Rotation::forward, 0, c.a.qkv);
     parallel::local_linear_forward<S>(*tp_, of_keys_values<S const>(latent), c.w.kv_up.value, c.t.kv_both);
     kernels::join_latent_heads<S>(tp_->exec, heads_, c.t.kv_both, shared_keys<S const>(latent), keys(c.a.qkv),

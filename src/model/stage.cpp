@@ -519,15 +519,16 @@ std::vector<std::vector<std::int64_t>> Stage<P>::take_expert_counts() {
 }
 
 template <class P>
-parallel::WholeRows<typename P::Storage> Stage<P>::whole_head_input(HeadUse const& use, Workspace<P>& scratch) const {
-  return parallel::start_gather_rows<S>(*tp_, use.input, scratch.block.gathered);
+parallel::WholeRows<typename P::Storage> Stage<P>::whole_head_input(HeadUse const& use, Workspace<P>& scratch,
+                                                                    parallel::Gather how) const {
+  return parallel::start_gather_rows<S>(*tp_, use.input, scratch.block.gathered, how);
 }
 
 template <class P>
 void Stage<P>::head_forward(StageWeights<P> const& w, HeadUse const& use, View1<double> loss) {
   auto& scratch = *forward_.scratch;
-  parallel::column_linear_forward<S>(*tp_, whole_head_input(use, scratch).wait(), w.head.value, View1<S const>(),
-                                     use.logits);
+  auto input = whole_head_input(use, scratch, parallel::Gather::in_chunks);
+  parallel::column_linear_forward<S>(*tp_, input, w.head.value, View1<S const>(), use.logits);
   kernels::cap_logits<S>(tp_->exec, config_->model.logits_softcap, use.logits);
   parallel::vocab_loss_forward<S>(*tp_, vocab_, use.logits, use.targets, {use.lse, scratch.row_max, scratch.sums},
                                   loss);

@@ -149,10 +149,11 @@ protected:
   virtual Parts parts(LayerCall<P> const& c) const = 0;
   /// The first linear, of the sub-layer's input: fills `inner`.
   virtual void project(LayerCall<P> const& c) const {
-    project_rows(c, parallel::start_gather_rows<S>(*tp_, this->ends(c).input, c.t.gathered).wait());
+    auto rows = parallel::start_gather_rows<S>(*tp_, this->ends(c).input, c.t.gathered, parallel::Gather::in_chunks);
+    project_rows(c, rows);
   }
-  /// The column-parallel linear, of its input with all rows.
-  virtual void project_rows(LayerCall<P> const& /*c*/, View2<S const> /*normed*/) const {}
+  /// The column-parallel linear, of its input with all rows, which are on their way. It waits for them.
+  virtual void project_rows(LayerCall<P> const& /*c*/, parallel::WholeRows<S>& /*normed*/) const {}
   /// The backward of project(), from `d_inner` to c.t.dnorm; with `weights` it adds the gradients of its weights.
   /// `normed` are all rows of the input on their way; it has none where they were not started yet.
   virtual void project_backward(LayerCall<P> const& c, bool weights, parallel::WholeRows<S> normed, Sums& sums) const {
@@ -187,12 +188,12 @@ private:
   BranchGradient<P> differentiate(LayerCall<P> const& c, View2<S const> own, bool weights, Sums& sums) const {
     auto const ends = this->ends(c);
     auto const p = parts(c);
-    auto gathering = parallel::start_gather_rows<S>(*tp_, own, c.t.branch);
+    auto gathering = parallel::start_gather_rows<S>(*tp_, own, c.t.branch, parallel::Gather::in_chunks);
     parallel::WholeRows<S> normed;
     if (tp_->sequence && weights && this->gathers_input()) normed = stream_.input(c, ends, true);
     auto const bias = weights ? stream_.bias_to_sum(c, own, ends.bias.grad) : View1<G>();
-    auto const branch = gathering.wait();
-    parallel::row_linear_backward_input<S>(*tp_, branch, p.out.value, p.d_outer);
+    parallel::row_linear_backward_input<S>(*tp_, gathering, p.out.value, p.d_outer);
+    auto const branch = gathering.view;
     prepare_backward(c);
     if (weights) parallel::linear_backward_weight<S, G>(tp_->exec, branch, p.outer, p.out.grad);
     apply_backward(c, sums);

@@ -40,8 +40,8 @@ void VocabularyPart<P>::embed_forward(StageWeights<P> const& w, int slot) {
 template <class P>
 void VocabularyPart<P>::head_forward(StageWeights<P> const& w, int slot) {
   auto& s = heads_[at(slot)];
-  auto input = parallel::start_gather_rows<S>(*tp_, s.input, scratch_->block.gathered);
-  parallel::column_linear_forward<S>(*tp_, input.wait(), w.head.value, View1<S const>(), s.logits);
+  auto input = parallel::start_gather_rows<S>(*tp_, s.input, scratch_->block.gathered, parallel::Gather::in_chunks);
+  parallel::column_linear_forward<S>(*tp_, input, w.head.value, View1<S const>(), s.logits);
   kernels::cap_logits<S>(tp_->exec, softcap_, s.logits);
   A* const mine = s.parts.data() + number_ * part_size();
   View1<A> const top(mine, tokens_);

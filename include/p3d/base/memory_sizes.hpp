@@ -20,8 +20,9 @@ constexpr std::int64_t padded(std::int64_t bytes, std::int64_t alignment) {
 inline constexpr std::int64_t offloaded_piece = std::int64_t{1} << 20;
 
 /// The panels of A [rows, depth], B [depth, cols] and C [rows, cols] in which one thread of a host widens 16-bit
-/// matrices to float for the BLAS. The sizes are measured by benchmarks/gemm16.
-inline constexpr std::int64_t panel_rows = 1024, panel_cols = 768, panel_depth = 384;
+/// matrices to float for the BLAS. The sizes are measured by benchmarks/gemm16; the rows are a multiple of
+/// linalg::gemm_row_block.
+inline constexpr std::int64_t panel_rows = 1008, panel_cols = 768, panel_depth = 384;
 inline constexpr std::int64_t panel_floats =
     panel_rows * panel_depth + panel_depth * panel_cols + panel_rows * panel_cols;
 /// The bytes in which one thread of a host widens keys and values of 16 bits for attention, at most (backward needs

@@ -9,7 +9,8 @@
 //
 // Memory that neither the host nor MPI can reach goes through a host copy (pinned, on GPUs) which the request keeps
 // alive. After wait() or a true test(), kernels that `exec` is given find the result in the view. Until then the view's
-// own memory must stay valid, and nothing but earlier kernels on `exec` may touch it.
+// own memory must stay valid, and nothing but earlier kernels on `exec` may touch it, except to read the share that the
+// rank brings to an all-gather.
 //
 // Example:  auto request = start_all_reduce<float>(exec, comm, gradients);  ... more kernels ...  request.wait();
 
@@ -27,6 +28,7 @@ namespace p3d::collectives {
 using comm::Communicator;
 using comm::Reduction;
 using comm::Request;
+using comm::SharePieces;
 using device::ExecSpace;
 using device::View1;
 using device::View2;
@@ -64,9 +66,11 @@ bool views_are_on_host();
 void set_views_are_device(bool on);
 
 /// Starts an all-reduce: inout on every rank becomes the reduction over all ranks. The view must be contiguous. A
-/// communicator of size 1 costs nothing.
+/// communicator of size 1 costs nothing. Parts of a view that are reduced one after the other give the bits of the
+/// whole, where `whole` tells its length.
 template <class T>
-Request start_all_reduce(ExecSpace const& exec, Communicator& comm, View1<T> inout, Reduction op = Reduction::sum);
+Request start_all_reduce(ExecSpace const& exec, Communicator& comm, View1<T> inout, Reduction op = Reduction::sum,
+                         std::int64_t whole = 0);
 /// An all-reduce that waits.
 template <class T>
 void all_reduce(ExecSpace const& exec, Communicator& comm, View1<T> inout, Reduction op = Reduction::sum);
@@ -83,6 +87,14 @@ Request start_reduce_scatter(ExecSpace const& exec, Communicator& comm, View1<T>
 template <class T>
 Request start_all_gather(ExecSpace const& exec, Communicator& comm, View1<T> inout,
                          std::span<std::int64_t const> bounds);
+/// Starts one part of a reduce-scatter, of a piece of each rank's share. Parts of a view that are reduced one after the
+/// other give the bits of the whole, where pieces.whole tells its length.
+template <class T>
+Request start_reduce_scatter(ExecSpace const& exec, Communicator& comm, View1<T> inout, SharePieces const& pieces,
+                             Reduction op = Reduction::sum);
+/// Starts one part of an all-gather.
+template <class T>
+Request start_all_gather(ExecSpace const& exec, Communicator& comm, View1<T> inout, SharePieces const& pieces);
 
 /// An all-reduce of one number on the host, which waits.
 double all_reduce(Communicator& comm, double value, Reduction op = Reduction::sum);

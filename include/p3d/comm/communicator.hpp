@@ -107,6 +107,16 @@ struct Place {
   bool stream_waits = false;
 };
 
+/// Pieces of a buffer that the ranks of a communicator own, for a collective over part of a buffer of shares: rank r
+/// owns elements begins[r] up to ends[r], perhaps none. They ascend; what lies between two pieces takes no part. All
+/// ranks give the same.
+struct SharePieces {
+  std::vector<std::int64_t> begins, ends;
+  /// Number of elements of the whole buffer. The algorithm is chosen for so many, so that pieces are added in the order
+  /// in which the whole would be. 0: the pieces are all there is.
+  std::int64_t whole = 0;
+};
+
 class Communicator;
 
 /// One non-blocking operation. It is move-only, keeps alive what it was told to keep, and ends in wait(). Destroying an
@@ -190,8 +200,10 @@ public:
   /// rank cost nothing (and are not counted); a gather there copies in to out. A received message with another number
   /// of elements is an error. Collectives go the way that prepare() has set, by MPI otherwise; device memory goes by
   /// NCCL where it was prepared with that, by MPI otherwise. A sum of 16-bit numbers is never MPI's: it is an error
-  /// before prepare(), after prepare() with AllReduce::mpi, and for device memory without NCCL.
-  Request all_reduce(void* inout, std::int64_t count, ElementType type, Reduction op, Place place = {});
+  /// before prepare(), after prepare() with AllReduce::mpi, and for device memory without NCCL. `whole`: elements of
+  /// the buffer of which these are a part, as SharePieces::whole.
+  Request all_reduce(void* inout, std::int64_t count, ElementType type, Reduction op, Place place = {},
+                     std::int64_t whole = 0);
 
   /// Reduces a buffer of shares: rank r owns elements bounds[r] up to bounds[r + 1], perhaps none. `bounds` holds
   /// size() + 1 ascending offsets, the same on all ranks. Afterwards the own share holds the reduction over all ranks,
@@ -202,6 +214,12 @@ public:
   /// Gathers a buffer of shares in place: before the call the own share is set, afterwards all shares are. `bounds` as
   /// for reduce_scatter().
   Request all_gather(void* inout, std::span<std::int64_t const> bounds, ElementType type, Place place = {});
+  /// Reduces one piece of every rank's share: a reduce_scatter() in several parts, each of which may begin when its
+  /// elements are there. Together the parts give the bits of the whole (unless MPI adds). Elements between the pieces
+  /// are not touched.
+  Request reduce_scatter(void* inout, SharePieces const& pieces, ElementType type, Reduction op, Place place = {});
+  /// Gathers one piece of every rank's share.
+  Request all_gather(void* inout, SharePieces const& pieces, ElementType type, Place place = {});
   /// Gathers count_each elements of each rank into `out`, in the order of ranks; `in` may be its own place in `out`. By
   /// MPI.
   Request all_gather(void const* in, void* out, std::int64_t count_each, ElementType type);

@@ -11,6 +11,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 namespace p3d::linalg {
@@ -25,6 +26,12 @@ using device::View2;
 /// operands may be rounded first (operands.hpp). Explicitly instantiated for float and double.
 template <std::floating_point T>
 void gemm(ExecSpace const& exec, Op op_a, Op op_b, T alpha, View2<T const> a, View2<T const> b, T beta, View2<T> c);
+
+/// The rows of C at whose multiples a GEMM with op(A) = A may be cut into several, the last of which takes the rest
+/// too. A BLAS computes tiles of some rows (OpenBLAS: 12 on processors with AVX2), and adds in another order in what is
+/// left beside whole tiles; blocks of whole tiles keep the bits of one call. A test holds the BLAS to this, in one
+/// thread. oneDNN and GPUs' libraries choose among algorithms by the number of rows, too, so that last bits may change.
+inline constexpr std::int64_t gemm_row_block = 48;
 
 /// The 16-bit types of matrices that a GEMM reads.
 template <class S>

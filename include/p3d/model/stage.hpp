@@ -254,7 +254,8 @@ private:
   /// The gradient of the input, which lies in scratch. `scale`: d(loss) / d(sum of token losses).
   View2<S> head_input_gradient(StageWeights<P> const& w, HeadUse const& use, double scale, bool weights);
   /// The input of the head, on its way where tokens are divided.
-  parallel::WholeRows<S> whole_head_input(HeadUse const& use, Workspace<P>& scratch) const;
+  parallel::WholeRows<S> whole_head_input(HeadUse const& use, Workspace<P>& scratch,
+                                          parallel::Gather how = parallel::Gather::whole) const;
   void head_backward_weight(StageWeights<P> const& w, HeadUse const& use, parallel::WholeRows<S> input);
   /// Runs the blocks of multi-token prediction.
   void predict(StageWeights<P> const& w, ActivationSlot& slot);

@@ -11,55 +11,35 @@
 //
 // Under sequence parallelism (rows.hpp) only the rank's own rows of a sum hold results.
 //
+// Long messages go in chunks of rows (TpOverlap, comm.overlap_tp), each beside the GEMM of another: the sum behind a
+// GEMM, and under sequence parallelism the gather in front of one. The GEMM is then several calls, for other rows each.
+//
 // S is the storage type of weights and activations. Sums inside a GEMM are of accumulate_t<S>, those over tp are
 // rounded to S. Gradients of weights and biases are of type G.
 //
 // Each call costs one GEMM of 2 tokens out in / tp FLOPs, and where there is a sum, one all-reduce of tokens x features
 // (a reduce-scatter under sequence parallelism).
 
-#include <p3d/comm/communicator.hpp>
 #include <p3d/device/precision.hpp>
-#include <p3d/device/view.hpp>
 #include <p3d/kernels/common.hpp>
-#include <p3d/layout/axes.hpp>
-
-#include <cstdint>
+#include <p3d/parallel/rows.hpp>
 
 namespace p3d::parallel {
-
-using device::ExecSpace;
-using device::View1;
-using device::View2;
-
-/// How messages over tp and GEMMs overlap (comm.overlap_tp).
-struct TpOverlap {
-  bool bulk = true;  ///< messages travel while GEMMs run that do not need them; false: each is waited for at once
-  int chunks = 2;    ///< the most chunks of tokens of a row-parallel linear: one travels while the next is computed
-  std::int64_t chunked_bytes = 1 << 20;  ///< sums below so many bytes are not cut: each chunk would pay the latency
-};
-
-/// The tensor-parallel group of this rank. The communicator must outlive this object.
-struct TensorParallel {
-  ExecSpace exec{};
-  comm::Communicator* comm = nullptr;
-  bool sequence =
-      false;  ///< sequence parallelism: between GEMMs each rank has some of the rows (rows.hpp); never with one rank
-  TpOverlap overlap{};
-  int rank() const { return comm->rank(); }
-  int size() const { return comm->size(); }
-};
 
 /// y [tokens, out/tp] = x [tokens, in] W^T + bias; bias may be empty.
 template <class S>
 void column_linear_forward(TensorParallel& tp, View2<S const> x, View2<S const> w, View1<S const> bias, View2<S> y);
-
-/// dx [tokens, in] = dy [tokens, out/tp] W. Starts the sum of dx over tp: wait for the request before reading dx.
+/// The forward pass of rows on their way: it multiplies them as they arrive. All have arrived when it returns.
 template <class S>
-comm::Request column_linear_backward_input(TensorParallel& tp, View2<S const> dy, View2<S const> w, View2<S> dx);
+void column_linear_forward(TensorParallel& tp, WholeRows<S>& x, View2<S const> w, View1<S const> bias, View2<S> y);
 
-/// y [tokens, out] = sum over tp of x [tokens, in/tp] W^T. The caller adds the bias, which belongs after the sum. A
-/// long all-reduce is done in chunks of the tokens (TpOverlap), so that the sum of one overlaps the GEMM of the next. A
-/// reduce-scatter is not cut.
+/// dx [tokens, in] = dy [tokens, out/tp] W. Starts the sum of dx over tp: wait for it before reading dx. A GEMM of
+/// weight gradients behind it hides an all-reduce, which goes whole. A reduce-scatter goes in chunks beside both GEMMs.
+template <class S>
+RowMessages column_linear_backward_input(TensorParallel& tp, View2<S const> dy, View2<S const> w, View2<S> dx);
+
+/// y [tokens, out] = sum over tp of x [tokens, in/tp] W^T. The caller adds the bias, which belongs after the sum. The
+/// sum of a chunk overlaps the GEMM of the next.
 template <class S>
 void row_linear_forward(TensorParallel& tp, View2<S const> x, View2<S const> w, View2<S> y);
 
@@ -67,14 +47,21 @@ void row_linear_forward(TensorParallel& tp, View2<S const> x, View2<S const> w, 
 template <class S>
 void row_linear_backward_input(TensorParallel& tp, View2<S const> dy, View2<S const> w, View2<S> dx,
                                kernels::Store store = kernels::Store::overwrite);
+/// The input gradient from rows on their way: it multiplies them as they arrive. All have arrived when it returns.
+template <class S>
+void row_linear_backward_input(TensorParallel& tp, WholeRows<S>& dy, View2<S const> w, View2<S> dx,
+                               kernels::Store store = kernels::Store::overwrite);
 
 /// y [tokens, out] = x [tokens, in] W^T on this rank alone: of a matrix that is whole on every rank, or of some of its
-/// rows. Without a message, as the call below.
+/// rows. Without a message.
 template <class S>
 void local_linear_forward(TensorParallel& tp, View2<S const> x, View2<S const> w, View2<S> y);
+/// The forward pass on this rank alone of rows on their way, as column_linear_forward().
+template <class S>
+void local_linear_forward(TensorParallel& tp, WholeRows<S>& x, View2<S const> w, View2<S> y);
 
-/// dx [tokens, in] = dy [tokens, out] W of such a matrix, or is added to what dx holds. T is S, or accumulate_t<S> for
-/// a gradient that others will be added to.
+/// dx [tokens, in] = dy [tokens, out] W of such a matrix, or is added to what dx holds, without a message. T is S, or
+/// accumulate_t<S> for a gradient that others will be added to.
 template <class S, class T = S>
 void local_linear_backward_input(TensorParallel& tp, View2<S const> dy, View2<S const> w, kernels::Given<View2<T>> dx,
                                  kernels::Store store = kernels::Store::overwrite);

@@ -7,10 +7,19 @@
 //
 // Example: N = 10 rows on tp = 4 are divided into 2, 3, 2 and 3 rows.
 //
+// A message may go in chunks (TpOverlap), so that one travels beside the GEMM of another. Chunk k has the k-th slice of
+// every rank's rows, so each rank sends and receives in all of them. Example: N = 16 on tp = 2 in 2 chunks: rows 0 to 3
+// and 8 to 11, then rows 4 to 7 and 12 to 15. The memory, the bytes and the order of sums are those of one message.
+//
 // Without sequence parallelism (TensorParallel::sequence is false) every rank has all rows, nothing is gathered, and
-// sums are all-reduces.
+// sums are all-reduces, whose chunks are runs of rows.
 
-#include <p3d/parallel/linear.hpp>
+#include <p3d/kernels/common.hpp>
+#include <p3d/layout/axes.hpp>
+#include <p3d/parallel/tensor_parallel.hpp>
+
+#include <utility>
+#include <vector>
 
 namespace p3d::parallel {
 
@@ -30,26 +39,70 @@ View2<T> own_rows(TensorParallel const& tp, View2<T> whole) {
 /// The tokens of this rank's rows, from the description of all rows.
 kernels::TokenRows own_rows(TensorParallel const& tp, kernels::TokenRows rows);
 
+/// How the rows of one message over tp are cut.
+class RowChunks {
+public:
+  /// `count` chunks of n rows.
+  RowChunks(TensorParallel const& tp, std::int64_t n, int count) : tp_(&tp), n_(n), count_(count) {}
+  /// As many chunks as TpOverlap allows for a message of n rows with `row_bytes` each. It is the same on all ranks.
+  static RowChunks usual(TensorParallel const& tp, std::int64_t n, std::int64_t row_bytes);
+
+  int count() const { return count_; }
+  /// The rows of chunk k, in ascending order: under sequence parallelism a range for each rank, else one range.
+  std::vector<layout::Range> rows(int k) const;
+
+private:
+  TensorParallel const* tp_;
+  std::int64_t n_;
+  int count_;
+};
+
+/// Messages over tp with the rows of one matrix: one for all rows, or one for each chunk. Each ends in a wait.
+class RowMessages {
+public:
+  RowMessages() = default;
+  RowMessages(comm::Request request) { add(std::move(request)); }
+  void add(comm::Request request) { requests_.push_back(std::move(request)); }
+  /// The number of messages that were started; 0: there was nothing to send.
+  int count() const { return static_cast<int>(requests_.size()); }
+  /// True while one of them may be under way.
+  bool active() const;
+  /// Waits for chunk k.
+  void wait(int k) { requests_[static_cast<std::size_t>(k)].wait(); }
+  /// Waits for all.
+  void wait() { comm::wait_all(requests_); }
+
+private:
+  std::vector<comm::Request> requests_;
+};
+
 /// All rows of an activation. The view may be read once `arrival` is complete.
 template <class S>
 struct WholeRows {
   View2<S const> view;
-  comm::Request arrival;
+  RowMessages arrival;
   View2<S const> wait() {
     arrival.wait();
     return view;
   }
 };
 
+/// The number of messages that a gather of rows is. GEMMs that take rows as they come (linear.hpp) want chunks,
+/// where TpOverlap allows them.
+enum class Gather { whole, in_chunks };
+
 /// Starts to gather the rows `own` of each rank into `whole` [N, columns]; `own` may lie at its place there already. It
-/// is one all-gather of N x columns; without sequence parallelism it is nothing, and the result's view is `own`.
+/// is an all-gather of N x columns; without sequence parallelism it is nothing, and the result's view is `own`.
 template <class S>
-WholeRows<S> start_gather_rows(TensorParallel& tp, View2<S const> own, View2<S> whole);
+WholeRows<S> start_gather_rows(TensorParallel& tp, View2<S const> own, View2<S> whole, Gather how = Gather::whole);
 
 /// Starts the sum over tp of `parts` [N, columns], in place: wait for it before reading own_rows(tp, parts). Other rows
 /// are unspecified then. It is one reduce-scatter of N x columns; without sequence parallelism an all-reduce, with the
 /// same bits.
 template <class S>
 comm::Request start_sum_rows(TensorParallel& tp, View2<S> parts);
+/// Starts the sum over tp of chunk k of `parts`. The other chunks may be written meanwhile.
+template <class S>
+comm::Request start_sum_rows(TensorParallel& tp, View2<S> parts, RowChunks const& chunks, int k);
 
 }  // namespace p3d::parallel

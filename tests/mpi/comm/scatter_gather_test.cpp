@@ -222,6 +222,79 @@ TEST_P(Shares, HaveTheBitsOfAnAllReduce) {
   }
 }
 
+/// The k-th of `count` pieces of every share.
+SharePieces pieces_of(Bounds const& bounds, std::int64_t k, std::int64_t count) {
+  SharePieces out;
+  for (std::size_t r = 0; r + 1 < bounds.size(); ++r) {
+    auto const n = bounds[r + 1] - bounds[r];
+    out.begins.push_back(bounds[r] + n * k / count);
+    out.ends.push_back(bounds[r] + n * (k + 1) / count);
+  }
+  out.whole = bounds.back() - bounds.front();
+  return out;
+}
+
+// All pieces are under way at once, the last one first. MPI's own sums are exact here, and all sums of float16 are none
+// of its affair.
+TEST_P(Shares, PiecesTogetherAreTheWhole) {
+  for (auto const& format : {float64, float16}) {
+    bool const exact = !fixed();
+    if (exact && format.name == "float16") continue;
+    auto const size = size_of(format.type);
+    for (std::int64_t const n : {7, 997, 9001, 90001}) {
+      for (auto const cut : {Cut::even, Cut::growing, Cut::every_other}) {
+        auto const bounds = bounds_of(cut, n, p, 1);
+        Bytes given(static_cast<std::size_t>(n + 2) * size);
+        fill_rough(format, given.data(), n + 2, me);
+        for (std::int64_t i = 0; exact && i < n + 2; ++i) format.set(given.data(), i, element(me, i));
+        auto whole = given;
+        world.reduce_scatter(whole.data(), bounds, format.type, Reduction::sum).wait();
+        for (std::int64_t const count : {2, 5}) {
+          auto parts = given;
+          std::vector<Request> requests;
+          for (auto k = count; k-- > 0;)
+            requests.push_back(
+                world.reduce_scatter(parts.data(), pieces_of(bounds, k, count), format.type, Reduction::sum));
+          wait_all(requests);
+          auto const begin = static_cast<std::size_t>(bounds[static_cast<std::size_t>(me)]) * size;
+          auto const end = static_cast<std::size_t>(bounds[static_cast<std::size_t>(me) + 1]) * size;
+          auto const text = format.name + ", " + std::to_string(n) + " elements, cut " +
+                            std::to_string(static_cast<int>(cut)) + ", " + std::to_string(count) + " pieces";
+          EXPECT_EQ(std::memcmp(parts.data() + begin, whole.data() + begin, end - begin), 0) << text;
+          auto gathered = parts, by_parts = parts;
+          world.all_gather(gathered.data(), bounds, format.type).wait();
+          for (std::int64_t k = 0; k < count; ++k)
+            requests.push_back(world.all_gather(by_parts.data(), pieces_of(bounds, k, count), format.type));
+          wait_all(requests);
+          EXPECT_EQ(by_parts, gathered) << text;
+        }
+      }
+    }
+  }
+}
+
+// What lies between the pieces is nobody's: neither read nor written.
+TEST_P(Shares, NothingBetweenPiecesIsTouched) {
+  Bounds bounds(static_cast<std::size_t>(p) + 1);
+  for (int r = 0; r <= p; ++r) bounds[static_cast<std::size_t>(r)] = 1000 * r;
+  auto const pieces = pieces_of(bounds, 1, 3);
+  std::vector<float> values(static_cast<std::size_t>(bounds.back()));
+  auto const between = [&](std::int64_t i) { return i % 1000 < 333 || i % 1000 >= 666; };
+  for (std::int64_t i = 0; i < bounds.back(); ++i)
+    values[static_cast<std::size_t>(i)] = between(i) ? std::nanf("") : static_cast<float>(element(me, i));
+  world.reduce_scatter(values.data(), pieces, Type::float32, Reduction::sum).wait();
+  world.all_gather(values.data(), pieces, Type::float32).wait();
+  std::int64_t bad = 0;
+  for (std::int64_t i = 0; i < bounds.back(); ++i) {
+    auto const value = values[static_cast<std::size_t>(i)];
+    bad += between(i) != std::isnan(value) || (!between(i) && static_cast<double>(value) != expected(p, i)) ? 1 : 0;
+  }
+  EXPECT_EQ(bad, 0);
+  auto turned = pieces;
+  std::swap(turned.begins.front(), turned.ends.front());
+  EXPECT_THROW(world.all_gather(values.data(), turned, Type::float32), p3d::base::Error);
+}
+
 /// Memory that the others of the node reach on every `divisor`th rank, private on the others.
 struct Mixed {
   Mixed(std::int64_t elements, int rank, int divisor)

@@ -2,6 +2,7 @@
 // Sequence parallelism: losses, gradients and weights are those of one rank, in every layout and schedule; the bytes
 // over tp are those of the table in arXiv 2205.05198, section 4.2.2; memory is what was predicted, and less.
 
+#include <p3d/device/environment.hpp>
 #include <p3d/engine/precision.hpp>
 #include <p3d/engine/trainer.hpp>
 #include <p3d/layout/shards.hpp>
@@ -242,6 +243,35 @@ TEST(Sequence, EveryWayToSum) {
     SCOPED_TRACE(way);
     Keys const keys{tp, "parallel.sequence=true", std::string("comm.allreduce=") + way, "run.deterministic=false"};
     expect_close(train<device::Fp64>(make_config(false, world.size(), keys), world), expected, 1e-12);
+  }
+}
+
+/// Trains with sequences of 131 tokens, which are more than one block of a GEMM's rows, and compares all bits.
+template <class P>
+void same_bits_with_overlap(Keys const& keys) {
+  auto world = comm::Communicator::world();
+  SCOPED_TRACE(fmt::format("{}", fmt::join(keys, " ")));
+  Keys layout{fmt::format("parallel.tp={}", world.size())};
+  if (world.size() == 4) layout = {"parallel.tp=2", "parallel.pp=2", "pipeline.schedule=zb_h1"};
+  auto const outcome = [&](char const* overlap) {
+    Keys const own{"parallel.sequence=true", "model.seq_len=131", "model.layers=2", "batch.global=4",
+                   std::string("comm.overlap_tp=") + overlap};
+    return train<P>(make_config(false, world.size(), joined(joined(layout, keys), own)), world);
+  };
+  auto const expected = outcome("none");
+  for (auto const* overlap : {"bulk", "chunks", "auto"})
+    EXPECT_TRUE(outcome(overlap).numbers == expected.numbers) << overlap;
+}
+
+TEST(Sequence, OverlapOfTpChangesNoBit) {
+  if (comm::Communicator::world().size() > 4) return;
+  if (!device::on_host()) GTEST_SKIP() << "libraries of GPUs choose among algorithms by the number of rows";
+  same_bits_with_overlap<device::Fp64>({});
+  same_bits_with_overlap<device::Fp32>({"run.precision=fp32"});
+  for (char const* queries : {"model.mla.q_lora_rank=0", "model.mla.q_lora_rank=3"}) {
+    same_bits_with_overlap<device::Fp64>({"model.position=rope", "model.bias=false", "model.qkv_bias=false",
+                                          "model.mla.kv_lora_rank=4", "model.mla.qk_nope_head_dim=3",
+                                          "model.mla.qk_rope_head_dim=2", "model.mla.v_head_dim=5", queries});
   }
 }
 

@@ -177,6 +177,37 @@ TEST(Gemm, BetaZeroOverwritesNan) {
   overwrites_nan<double>(0);
 }
 
+/// True when runs of blocks of rows give the bits of one call.
+template <class T>
+bool blocks_keep_bits(Op op_b, std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t run) {
+  Matrix<T> const a("a", m, k, 0, 0), b("b", op_b == Op::none ? k : n, op_b == Op::none ? n : k, 0, 0);
+  Matrix<T> const whole("c", m, n, 0, 0), parts("d", m, n, 0, 0);
+  p3d::linalg::gemm<T>(ExecSpace(), Op::none, op_b, T(1), a.view, b.view, T(0), whole.view);
+  auto const width = run * p3d::linalg::gemm_row_block;
+  for (std::int64_t begin = 0; begin < m;) {
+    auto const end = begin + width + p3d::linalg::gemm_row_block <= m ? begin + width : m;
+    using Rows = Kokkos::pair<std::int64_t, std::int64_t>;
+    p3d::linalg::gemm<T>(ExecSpace(), Op::none, op_b, T(1), Kokkos::subview(a.view, Rows(begin, end), Kokkos::ALL),
+                         b.view, T(0), Kokkos::subview(parts.view, Rows(begin, end), Kokkos::ALL));
+    begin = end;
+  }
+  return whole.all() == parts.all();
+}
+
+TEST(Gemm, BlocksOfRowsKeepTheBitsOfOneCall) {
+  if (!p3d::linalg::detail::on_host || ExecSpace().concurrency() > 1) GTEST_SKIP() << "said of the BLAS in one thread";
+  for (auto const op_b : {Op::none, Op::transpose}) {
+    for (std::int64_t const m : {97, 192, 389, 1025}) {
+      for (std::int64_t const run : {1, 2, 5}) {
+        for (auto const& [n, k] : {std::pair{64, 96}, {250, 700}, {36, 1000}}) {
+          EXPECT_TRUE(blocks_keep_bits<float>(op_b, m, n, k, run)) << m << ' ' << n << ' ' << k << ' ' << run;
+          EXPECT_TRUE(blocks_keep_bits<double>(op_b, m, n, k, run)) << m << ' ' << n << ' ' << k << ' ' << run;
+        }
+      }
+    }
+  }
+}
+
 // 2 GFLOP: pieces of the longer side, by rows and by columns. Each element is the same sum.
 TEST(Gemm, LooksAfterMessagesWithinALongOne) {
   bool const on_host = p3d::linalg::detail::on_host;  // devices run by themselves
