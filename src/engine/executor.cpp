@@ -36,9 +36,9 @@ struct Executor<P>::ProgramRun {
   double loss_scale;
   Hooks const& hooks;
   Recorder* recorder;
-  std::vector<Action> const* actions;       ///< of this rank
-  std::vector<Detail> const* details;       ///< of these actions
-  int microbatches = schedule::any_number;  ///< of the step; those from there on are the next one's
+  std::vector<Action> const* actions;       ///< the list of this rank
+  std::vector<Detail> const* details;       ///< one for each action of the list
+  int microbatches = schedule::any_number;  ///< number in the step; those from there on are the next one's
   bool flushes = true;                      ///< STEP waits for what is under way
 };
 

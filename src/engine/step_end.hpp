@@ -133,7 +133,7 @@ private:
   std::int64_t step_ = 0;              ///< the step under way; the first is 1
   schedule::Opening opening_;          ///< forwards that may start early; none without optimizer.post_validation
   std::vector<std::int64_t> targets_;  ///< targets of this step's global batch that count, of the model and of blocks
-  std::vector<std::int64_t> sum_targets_;  ///< those of the step that is summed up
+  std::vector<std::int64_t> sum_targets_;  ///< the targets of the step that is summed up
   /// Over all ranks, when it has come: losses, squares of gradients, stops, votes, losses of multi-token prediction.
   std::vector<double> sum_;
   comm::Request sum_request_;

@@ -22,7 +22,8 @@ namespace {
 
 constexpr int num_steps = 4;
 
-/// What in an input makes the pipeline empty between steps, in words that follow "because of"; empty: nothing.
+/// Names what in an input makes the pipeline empty between steps, in words that follow "because of"; empty: nothing
+/// does.
 std::string prevents(config::Config const& c) {
   auto const& m = c.memory;
   for (auto const& [found, cause] : std::initializer_list<std::pair<bool, char const*>>{

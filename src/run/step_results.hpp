@@ -22,7 +22,7 @@ namespace p3d::run {
 /// A step that was run.
 struct DoneStep {
   engine::StepResult result;
-  double seconds = 0.0;               ///< that this rank was in it
+  double seconds = 0.0;               ///< time of this rank in the step
   std::int64_t tokens = 0;            ///< inputs of all steps so far
   std::vector<engine::Timer> timers;  ///< Trainer::timers() behind it
 };
@@ -81,8 +81,8 @@ private:
   std::function<double()> vote_;
   std::function<bool(std::int64_t)> is_needed_;
   std::deque<engine::StepResult> results_;
-  std::deque<DoneStep> steps_;  ///< those that were run, without their results
-  std::exception_ptr error_;    ///< what the last step threw
+  std::deque<DoneStep> steps_;  ///< the steps that were run, without their results
+  std::exception_ptr error_;    ///< the exception of the last step
   bool stop_ = false;
   double votes_ = 0.0;
 };

@@ -191,7 +191,7 @@ private:
   std::function<double()> waited_;
   std::map<std::pair<int, int>, Messages> messages_;  ///< one for each (stage, slot)
   std::map<std::vector<schedule::Action> const*, std::vector<Detail>> details_;
-  schedule::SlotNames slot_names_;              ///< of the stream under way
+  schedule::SlotNames slot_names_;              ///< the slots that the lists of the stream under way name
   std::map<std::pair<int, int>, int> slot_of_;  ///< the slot taken last by each (stage, microbatch)
   ActivationStore<P>* store_ = nullptr;
   VocabularyActions<P>* vocabulary_ = nullptr;

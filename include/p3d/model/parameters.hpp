@@ -96,8 +96,8 @@ public:
   };
   Bytes bytes() const;
 
-  /// The same parameters with other values, flat_size() elements that others own: for layers that read another version
-  /// of the weights and add to the same gradients.
+  /// Makes parameters with this layout and these gradients, but with other values, flat_size() elements that others
+  /// own: for layers that read another version of the weights and add to the same gradients.
   Parameters with_values(View1<Storage> values) const;
 
   /// One parameter as a matrix.

@@ -39,8 +39,9 @@ struct StreamPart {
 /// first one is in slot in[x] of the second one.
 struct Stream {
   ValidProgram steps;  ///< four steps
-  int microbatches;    ///< of a step
-  /// By pipeline rank: the first step after a flush, one between two others, the last one before a flush.
+  int microbatches;    ///< number in each step
+  /// The lists of each pipeline rank, in the first step after a flush, in one between two others, in the last one
+  /// before a flush.
   std::vector<StreamPart> first, middle, last;
 };
 
@@ -49,14 +50,14 @@ struct Stream {
 /// later, too.
 void finish_weight_gradients(Program& compute, int microbatches);
 
-/// Which slot of a rank each list of a stream means by a slot.
+/// The names of slots: says which slot of a rank a list of a stream means.
 class SlotNames {
 public:
   /// The actions of the next list with the slots of the rank; `follows`: behind the one before, else after a flush.
   std::vector<Action> apply(Program const& steps, StreamPart const& part, bool follows);
 
 private:
-  std::map<int, std::vector<int>> names_;  ///< by stage and slot of the list
+  std::map<int, std::vector<int>> names_;  ///< the slot of the rank, by stage and slot of the list
   Carried left_;                           ///< StreamPart::out of the list
 };
 
