@@ -66,7 +66,7 @@ void pass_empty(device::ExecSpace const& exec, comm::Communicator& pipeline, mod
                 schedule::Action const& action, schedule::Program const& program) {
   auto const size = stage.gradient(action.slot);
   auto const [peer, tag] = route(action, program);
-  auto const pass = [&, to = peer, with = tag]<class T>(T) {
+  auto const pass_numbers = [&, to = peer, with = tag]<class T>(T) {
     device::Owned2<T> const memory("p3d::engine::empty_message", size.extent(0), size.extent(1));
     device::View2<T> const buffer = memory;
     auto request = schedule::is_send(action.op) ? collectives::start_send<T>(exec, pipeline, buffer, to, with)
@@ -74,9 +74,9 @@ void pass_empty(device::ExecSpace const& exec, comm::Communicator& pipeline, mod
     request.wait();
   };
 #if P3D_16BIT
-  if (stage.narrow_messages()) return pass(device::bfloat16{});
+  if (stage.narrow_messages()) return pass_numbers(device::bfloat16{});
 #endif
-  pass(typename P::Storage{});
+  pass_numbers(typename P::Storage{});
 }
 
 }  // namespace p3d::engine
