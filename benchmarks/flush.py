@@ -59,7 +59,7 @@ def main():
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--sizes", default="2:2,4:4,8:8,8:16")
     parser.add_argument("--mpiexec", default="mpiexec")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     turns = [[step_ms(options, flush) for flush in ("always", "never")] for _ in range(options.turns)]
     always, never = (statistics.median(times) for times in zip(*turns))
     quotient = statistics.median(b / a for a, b in turns)
