@@ -24,6 +24,15 @@
 
 namespace p3d::plan {
 
+namespace {
+/// The input with as many microbatches as fill its pipeline: more of them add no bubble.
+config::Config with_few_microbatches(config::Config c) {
+  c.batch.microbatches = std::min<std::int64_t>(c.batch.microbatches, 2 * std::int64_t{c.parallel.pp});
+  c.batch.global = c.batch.microbatches * c.batch.micro * c.parallel.dp;
+  return c;
+}
+}  // namespace
+
 StepModel::StepModel(config::Config const& c, config::Cluster const& cluster, KernelGeneration const& kernels,
                      StepPredictor::Memory& memory)
     : c_(c), cluster_(cluster), k_(with_types(kernels, c)), memory_(memory) {
@@ -146,13 +155,9 @@ double StepModel::sum(Layers const& layers, Of const& of) const {
 /// Seconds that ranks wait for a pipeline to fill and to empty, and for the longest of them. `longest`, `all`: seconds
 /// of a microbatch on the longest rank, and on all. Of schedules that are no 1F1B the program itself is simulated.
 double StepModel::bubble_seconds(double longest, double all, double head, double embedding) const {
-  auto const& p = c_.parallel;
   int const chunks = std::max(1, c_.pipeline.virtual_stages);
   if (!StepPredictor::simulates(c_)) return (all - longest) / chunks;
-  // Microbatches beyond those that fill the pipeline add no bubble.
-  auto few = c_;
-  few.batch.microbatches = std::min<std::int64_t>(few.batch.microbatches, 2 * std::int64_t{p.pp});
-  few.batch.global = few.batch.microbatches * few.batch.micro * p.dp;
+  auto const few = with_few_microbatches(c_);
   auto const plan = plan_pipeline(few, {}, execution_of(few));
   PipelineCosts costs;
   for (int s = 0; s < plan.stages.num_stages(); ++s) {
@@ -183,10 +188,8 @@ double StepModel::bubble_seconds(double longest, double all, double head, double
 /// Whether steps follow each other without a flush, so that the longest rank never waits.
 bool StepModel::streams() const {
   if (!may_stream(c_)) return false;
-  auto few = c_;
+  auto few = with_few_microbatches(c_);
   few.pipeline.flush = config::Flush::automatic;
-  few.batch.microbatches = std::min<std::int64_t>(few.batch.microbatches, 2 * std::int64_t{few.parallel.pp});
-  few.batch.global = few.batch.microbatches * few.batch.micro * few.parallel.dp;
   return plan_stream(few, plan_pipeline(few, {}, execution_of(few)), execution_of(few)).stream.has_value();
 }
 

@@ -20,8 +20,6 @@ namespace p3d::plan {
 
 namespace {
 
-constexpr int num_steps = 4;
-
 /// Names what in an input makes the pipeline empty between steps, in words that follow "because of"; empty: nothing
 /// does.
 std::string prevents(config::Config const& c) {
@@ -58,7 +56,7 @@ StreamPlan plan_stream(config::Config const& c, PipelinePlan const& pipeline, sc
   constexpr auto key = "pipeline.flush";
   if (c.parallel.pp == 1 || c.pipeline.flush == config::Flush::always) return {};
   auto cause = prevents(c);
-  auto const forwards = std::int64_t{num_steps} * pipeline.stages.num_stages() * c.batch.microbatches;
+  auto const forwards = std::int64_t{schedule::stream_steps} * pipeline.stages.num_stages() * c.batch.microbatches;
   if (cause.empty() && forwards > schedule::most_forwards)
     cause = fmt::format("its size: four steps have {} forwards, more than {}", forwards, schedule::most_forwards);
   if (cause.empty() && c.model.tied_embeddings && pipeline.stages.shares_tied())
@@ -68,7 +66,7 @@ StreamPlan plan_stream(config::Config const& c, PipelinePlan const& pipeline, sc
     auto const* generator = schedule::find_generator(pipeline.schedule);
     P3D_REQUIRE(generator != nullptr, "the schedule has a generator");
     auto const m = static_cast<int>(c.batch.microbatches);
-    schedule::Shape const shape{c.parallel.pp, num_steps * m,
+    schedule::Shape const shape{c.parallel.pp, schedule::stream_steps * m,
                                 generator->any_stages_per_rank ? pipeline.stages.num_stages() / c.parallel.pp : 0,
                                 generator->any_group_size ? c.pipeline.microbatch_group_size : 0};
     auto steps = schedule::generate(pipeline.schedule, shape);
@@ -96,7 +94,7 @@ double planned_bubble(RunPlan const& plan, PipelineCosts const& costs) {
   auto const one = simulate(plan.training, costs, plan.training.execution());
   if (!plan.stream) return one.bubble();
   auto const all = simulate(plan.stream->steps, costs, plan.stream->steps.execution());
-  double const step = (all.makespan - one.makespan) / (num_steps - 1);
+  double const step = (all.makespan - one.makespan) / (schedule::stream_steps - 1);
   return 1.0 - one.busy() / (static_cast<double>(one.ranks.size()) * step);
 }
 

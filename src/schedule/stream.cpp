@@ -14,24 +14,22 @@
 #include <algorithm>
 #include <array>
 #include <set>
-#include <tuple>
+#include <utility>
 
 namespace p3d::schedule {
 
 namespace {
 
-constexpr int num_steps = 4;
-
 /// The ends of the steps of one rank: step t has its actions [bounds[t], bounds[t + 1]).
-using Bounds = std::array<std::size_t, num_steps + 1>;
+using Bounds = std::array<std::size_t, stream_steps + 1>;
 
 bool adds_gradients(Op op) { return makes_weight_gradient(op) || makes_vocabulary_gradient(op); }
 
 class Cutter {
 public:
   Cutter(Program const& program, std::string& why)
-      : program_(program), microbatches_(program.num_microbatches / num_steps), why_(why) {
-    P3D_REQUIRE(program.num_microbatches % num_steps == 0, "the program is one of four steps");
+      : program_(program), microbatches_(program.num_microbatches / stream_steps), why_(why) {
+    P3D_REQUIRE(program.num_microbatches % stream_steps == 0, "the program is one of four steps");
   }
 
   int microbatches() const { return microbatches_; }
@@ -65,7 +63,7 @@ public:
     reduce();
     out.actions.push_back({Op::optimizer_step});
     if (t > 0) out.in = carried(rank, t - 1);
-    if (t + 1 < num_steps) {
+    if (t + 1 < stream_steps) {
       out.out = carried(rank, t);
       out.unmatched = unmatched(rank, t);
     }
@@ -83,14 +81,14 @@ private:
   bool cut_rank(std::size_t rank) {
     auto const& actions = program_.ranks[rank];
     Bounds bounds{};
-    for (int t = 0; t < num_steps; ++t) {
+    for (int t = 0; t < stream_steps; ++t) {
       auto& end = bounds[static_cast<std::size_t>(t) + 1];
       for (std::size_t i = 0; i < actions.size(); ++i)
         if (adds_gradients(actions[i].op) && step_of(actions[i]) == t) end = i + 1;
       while (end < actions.size() && is_send(actions[end].op)) ++end;
-      if (t + 1 == num_steps) end = actions.size();
+      if (t + 1 == stream_steps) end = actions.size();
     }
-    for (int t = 0; t + 1 < num_steps; ++t)
+    for (int t = 0; t + 1 < stream_steps; ++t)
       for (std::size_t i = 0; i < actions.size(); ++i) {
         Action const& a = actions[i];
         if (!has_microbatch(a.op)) continue;
@@ -122,7 +120,7 @@ private:
   /// not end while nobody goes on. Of the next step there are forwards alone.
   bool closed() const {
     for (std::size_t r = 0; r < program_.ranks.size(); ++r)
-      for (int t = 0; t + 1 < num_steps; ++t)
+      for (int t = 0; t + 1 < stream_steps; ++t)
         for (std::size_t i = bound(r, t); i < bound(r, t + 1); ++i) {
           Action const& a = program_.ranks[r][i];
           if (a.op != Op::forward || step_of(a) <= t || !input_is_remote(program_, a.stage)) continue;
@@ -150,7 +148,7 @@ private:
   std::vector<Action> unmatched(std::size_t rank, int t) const {
     std::vector<Action> out;
     auto const& actions = program_.ranks[rank];
-    for (std::size_t i = bound(rank, t + 1); i < bound(rank, std::min(t + 2, num_steps)); ++i)
+    for (std::size_t i = bound(rank, t + 1); i < bound(rank, std::min(t + 2, stream_steps)); ++i)
       if (is_message(actions[i].op) && other_end_is_before(actions[i], t)) out.push_back(relative(actions[i], t));
     return out;
   }
@@ -226,7 +224,7 @@ std::optional<Stream> make_stream(ValidProgram four_steps, std::string& why) {
   for (std::size_t r = 0; r < out.steps->ranks.size(); ++r) {
     out.first.push_back(cutter.part(r, 0));
     out.middle.push_back(cutter.part(r, 1));
-    out.last.push_back(cutter.part(r, num_steps - 1));
+    out.last.push_back(cutter.part(r, stream_steps - 1));
     if (alike(out.middle.back(), cutter.part(r, 2))) continue;
     why = fmt::format("steps in the middle differ on pipeline rank {}", r);
     return {};

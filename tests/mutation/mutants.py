@@ -443,7 +443,8 @@ LINALG = [
 
 PLAN = [
     ("stream.cpp", "{c.run.trace, ", "{false, ", "unit_plan"),
-    ("stream.cpp", "(all.makespan - one.makespan) / (num_steps - 1)", "all.makespan / num_steps", "unit_plan"),
+    ("stream.cpp", "(all.makespan - one.makespan) / (schedule::stream_steps - 1)",
+     "all.makespan / schedule::stream_steps", "unit_plan"),
     ("memory.cpp", "m.grads += numbers * bytes.gradient;\n    if (bytes.has_master)", "if (bytes.has_master)",
      "unit_plan"),
     ("machine_time.cpp", "double const wider = ring ? static_cast<double>(inside) : 1.0;", "double const wider = 1.0;",

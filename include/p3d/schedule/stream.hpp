@@ -20,6 +20,9 @@
 
 namespace p3d::schedule {
 
+/// The number of steps in the program that is cut: the first, two in the middle to compare, the last.
+inline constexpr int stream_steps = 4;
+
 /// The slots of microbatches of the next step that are under way when a step ends, by stage and microbatch (of that
 /// step).
 using Carried = std::map<std::pair<int, int>, int>;
