@@ -56,7 +56,9 @@ public:
     s.away[microbatch] = {place, s.stage->rows(slot)};
     auto const region = s.stage->offloaded(slot, gradients);
     auto& traffic = s.traffic[slot];
-    wait(traffic.write);  // long done: the slot has been read into since
+    // Mostly done long ago. Of a row of stages that share a rank some are reloaded and not used: then nobody has
+    // waited, and the next reload into this slot would give up a read that has not begun.
+    wait_read(stage, slot);
     traffic.writes_gradients = gradients;
     if (!file_) {
       Kokkos::deep_copy(exec_, part(host_, place, region.bytes), view(region));

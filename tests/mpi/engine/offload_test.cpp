@@ -74,6 +74,8 @@ std::vector<Case> const& cases() {
       {{"pipeline.schedule=looped_bfs", "batch.global=4", "model.preset=llama-tiny", "model.layers=4"}, 1},
       {{"pipeline.schedule=looped_bfs", "batch.global=4", "pipeline.layers_per_stage=[0, 4]"}, 1},
       {{"pipeline.schedule=looped_bfs", "batch.global=4", "pipeline.layers_per_stage=[4, 0]"}, 1},
+      // In a row of more than two stages some are reloaded and not used.
+      {{"pipeline.schedule=looped_bfs", "pipeline.virtual_stages=4", "batch.global=4", "model.layers=4"}, 1},
       {{"parallel.pp=2", "pipeline.schedule=gpipe", "batch.global=6", "model.preset=llama-tiny", "model.layers=4"}, 2},
       {{"parallel.pp=2", "pipeline.schedule=interleaved_1f1b", "batch.global=6"}, 2},
       {{"parallel.pp=2", "pipeline.schedule=zb_v", "batch.global=6"}, 2},
