@@ -100,7 +100,7 @@ int show(std::string const& path, bool norms, bool input) {
   std::int64_t parameters = 0;
   for (auto const& row : c.table) parameters += row.rows * row.cols;
   auto const has = [&](config::StateArray const& kind) {
-    return std::ranges::any_of(c.arrays, [&](auto const& a) { return a.is_of(kind.name); });
+    return std::ranges::any_of(c.arrays, [&](auto const& a) { return a.is_of(kind.group()); });
   };
   say(fmt::format("file          {} ({}, {} arrays)", path, base::human_bytes(static_cast<double>(c.file_bytes)),
                   c.arrays.size()));
@@ -110,6 +110,12 @@ int show(std::string const& path, bool norms, bool input) {
   say(fmt::format("precision     {}\nparameters    {} ({})\nmoments       {}", io::name(h.element), parameters,
                   base::human_count(static_cast<double>(parameters)),
                   has(config::first_moment) ? "first and second" : "none"));
+  int workers = 0;
+  for (auto kind : {config::worker_gradient, config::worker_residual})
+    for (kind.worker = 0; has(kind); ++kind.worker) workers = kind.worker + 1;
+  if (workers > 0)
+    say(fmt::format("workers       {}, and what each of them remembers ({})", workers,
+                    has(config::applied_gradient) ? config::worker_gradient.name : config::worker_residual.name));
   if (has(config::previous_weights))
     say("versions      the newest weights (parameters) and those before (previous_weights)");
   if (!h.origin.empty()) say(fmt::format("began with    {}", h.origin));

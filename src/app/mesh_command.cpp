@@ -89,7 +89,8 @@ void print_rank(config::Config const& config, layout::RankGrid const& grid, int 
   text += head;
   for (auto a : layout::all_axes) text += group_row(layout::name(a), grid, a, rank);
   text += "Groups that training uses:\n";
-  for (auto set : layout::communicator_sets(layout::make_param_table(config), grid.sizes(), config.memory.divides()))
+  for (auto set : layout::communicator_sets(layout::make_param_table(config), grid.sizes(), config.memory.divides(),
+                                            config.compresses()))
     if (!set.empty()) text += group_row(name_of(set), grid, set, rank);
   text += fmt::format("Pipeline rank {} of {}. Rank of the previous stage: {}, of the next stage: {}\n",
                       grid.place(Axis::pp, rank), grid.sizes().pp, none_or(neighbour(grid, rank, -1), "none"),

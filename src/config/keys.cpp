@@ -290,6 +290,19 @@ void add_comm(std::vector<Key>& table) {
            "also the GEMM in front of a sum or behind a gather, up to 8 chunks of tokens; auto: two chunks from 1 MiB "
            "and 256 tokens of each rank on");
   s.flag("overlap_experts", &Comm::overlap_experts, "compute one microbatch while rows of another go to experts");
+  s.choice(
+      "compress", &Comm::compress,
+      "what travels of gradients over dp: all (none); 8 bits a number, rounded at random, and a scale for 128 (int8); "
+      "the numbers that changed most, while the others keep their last values (topk); two thin "
+      "factors of each matrix (powersgd). Set comm.workers too");
+  s.integer(
+      "workers", &Comm::workers, {0, 1 << 16},
+      "equal parts of the global batch whose gradients are compressed apart; a multiple of parallel.dp. The answer "
+      "depends on it, and not on dp. 0: nothing is compressed");
+  s.integer("powersgd_rank", &Comm::powersgd_rank, {1, 1024},
+            "columns of each of the two factors of a matrix with compress = \"powersgd\"");
+  s.number("topk", &Comm::topk, {.max = 1.0, .min_open = true},
+           "share of the numbers of each row, or column where tp cuts rows, that travel with compress = \"topk\"");
 }
 
 /// Reads precision.loss_scale: "none", "dynamic" or a number.

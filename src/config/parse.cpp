@@ -84,6 +84,7 @@ void check_rules(Check const& check) {
   check_moe(check);
   check_context(check);
   check_parallel(check);
+  check_compression(check);
   check_pipeline(check);
   check_precision(check);
   check_memory(check);

@@ -48,14 +48,15 @@ void check_size(Check const& check);  ///< sizes whose products would not fit in
 /// Checks the sizes of the axes and their order; for training, also that axes of experts are used only for a model that
 /// has some.
 void check_mesh(Check const& check, Purpose purpose);
-void check_moe(Check const& check);         ///< experts: their number, their choice, their division over ranks
-void check_context(Check const& check);     ///< the tokens of a sequence over cp
-void check_parallel(Check const& check);    ///< the batch over the mesh, all-reduces
-void check_pipeline(Check const& check);    ///< layers over stages, keys that belong to one schedule
-void check_data(Check const& check);        ///< vocabulary, learning rate; calls check_data_files()
-void check_data_files(Check const& check);  ///< files, their order, ends of documents
-void check_precision(Check const& check);   ///< types that exclude each other
-void check_memory(Check const& check);      ///< keys that need another one
-void check_checkpoint(Check const& check);  ///< resume and load
+void check_moe(Check const& check);          ///< experts: their number, their choice, their division over ranks
+void check_context(Check const& check);      ///< the tokens of a sequence over cp
+void check_parallel(Check const& check);     ///< the batch over the mesh, all-reduces
+void check_compression(Check const& check);  ///< gradients that are compressed
+void check_pipeline(Check const& check);     ///< layers over stages, keys that belong to one schedule
+void check_data(Check const& check);         ///< vocabulary, learning rate; calls check_data_files()
+void check_data_files(Check const& check);   ///< files, their order, ends of documents
+void check_precision(Check const& check);    ///< types that exclude each other
+void check_memory(Check const& check);       ///< keys that need another one
+void check_checkpoint(Check const& check);   ///< resume and load
 
 }  // namespace p3d::config

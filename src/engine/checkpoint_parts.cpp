@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+// Connects the numbers of a rank with rectangles of global arrays: weights and the optimizer's state by owned runs,
+// then what comm.compress remembers, by whole parameters. Example: an owned run that begins in the middle of a row
+// gives up to three rectangles.
 #include "checkpoint_parts.hpp"
 
 #include <p3d/device/guard.hpp>
 
+#include <algorithm>
 #include <string>
 
 namespace p3d::engine {
@@ -83,6 +87,88 @@ void connect(io::CheckpointPart& p, device::OffloadedArray<T>& from, std::int64_
   };
 }
 
+/// Says that a part is read as one of several whose sum every worker gets an equal part of.
+template <class T>
+void add_parts(io::CheckpointPart& p, std::vector<device::View1<T>> const& to, std::int64_t offset, int workers) {
+  p.copy_in = [to, offset, workers](std::int64_t first, std::int64_t count, void const* in) {
+    std::vector<T> numbers(static_cast<std::size_t>(count));
+    for (auto const& worker : to) {
+      copy_out<T>(worker, offset + first, count, numbers.data());
+      for (std::size_t i = 0; i < numbers.size(); ++i)
+        numbers[i] += static_cast<T const*>(in)[i] / static_cast<T>(workers);
+      copy_in<T>(worker, offset + first, count, numbers.data());
+    }
+  };
+}
+
+/// Adds the parts of the factors Q, of which ranks with other rows of a matrix have the same; zeros stand for those of
+/// parameters without any.
+template <class P>
+void add_factors(std::vector<io::CheckpointPart>& out, RankContext& rank, StageUnit<P>& unit,
+                 config::StateArray const& array) {
+  auto const& compressor = *unit.compressor;
+  using T = typename parallel::GradientCompressor<typename P::Gradient>::Number;
+  auto const& items = unit.params.layout().items();
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    auto const& item = items[i];
+    auto part = make_part(item, {0, 0, array.rows, item.cols, 0}, array.group().c_str());
+    part.global_rows = array.rows;
+    part.row_begin = 0;
+    auto const& all = compressor.plan().low_rank;
+    auto const found = std::ranges::find_if(all, [&](auto const& t) { return t.item == i; });
+    if (found != all.end()) {
+      connect(part, compressor.factors(), found->right, [] {});
+    } else {
+      part.copy_out = [](std::int64_t, std::int64_t count, void* to) { std::fill_n(static_cast<T*>(to), count, T(0)); };
+      part.copy_in = [](std::int64_t, std::int64_t, void const*) {};
+    }
+    part.replicas = &rank.along(item.spec->replica_axes().plus(layout::cutting_axes(*item.spec, 0)));
+    part.writes = !item.spec->tied || unit.stage.is_first();
+    out.push_back(std::move(part));
+  }
+}
+
+/// Adds the parts of what comm.compress remembers of a stage. A replica has what it applied, and what its workers
+/// remember. `arrays` of another number of workers are for reading: the sum over workers stays.
+template <class P>
+void add_compression(std::vector<io::CheckpointPart>& out, RankContext& rank, StageUnit<P>& unit,
+                     config::StateArrays arrays) {
+  if (arrays.empty()) return;
+  auto& compressor = *unit.compressor;
+  using Numbers = device::View1<typename parallel::GradientCompressor<typename P::Gradient>::Number>;
+  int const workers = compressor.plan().workers, each = compressor.plan().workers_of_replica();
+  bool const others = arrays.back().worker + 1 != workers;
+  std::vector<Numbers> own;
+  for (int j = 0; j < each; ++j) own.push_back(compressor.of_worker(j));
+  if (others && arrays.back().worker >= 0)
+    for (auto const& numbers : own) Kokkos::deep_copy(rank.exec, numbers, 0);
+  for (auto const& array : arrays) {
+    if (array.rows > 0) {
+      add_factors(out, rank, unit, array);
+      continue;
+    }
+    int const j = array.worker - rank.here.dp * each;
+    bool const shared = array.worker < 0 || others;  // by replicas
+    if (!shared && (j < 0 || j >= each)) continue;
+    for (auto const& item : unit.params.layout().items()) {
+      auto const axes = item.spec->replica_axes();
+      for (auto const& r : layout::rectangles(item, 0, item.size())) {
+        auto part = make_part(item, r, array.group().c_str());
+        auto const at = item.offset + r.first;
+        if (array.worker < 0)
+          connect(part, compressor.applied(), at, [] {});
+        else if (others)
+          add_parts(part, own, at, workers);
+        else
+          connect(part, own[static_cast<std::size_t>(j)], at, [] {});
+        part.replicas = &rank.along(shared ? axes : axes.minus(layout::Axis::dp));
+        part.writes = !item.spec->tied || unit.stage.is_first();
+        out.push_back(std::move(part));
+      }
+    }
+  }
+}
+
 }  // namespace
 
 template <class P>
@@ -90,6 +176,9 @@ std::vector<io::CheckpointPart> checkpoint_parts(RankContext& rank, RankMemory<P
   // Where gradients are late, a file with both versions of the weights has the newest ones as its parameters, which are
   // the last array of the state in memory, and the older ones as an array of the state. Where a file has one version,
   // it goes to where layers read, and the next step makes two of it.
+  auto const compression = std::ranges::find_if(arrays, [](auto const& array) { return array.compression; });
+  auto const compressed = arrays.subspan(static_cast<std::size_t>(compression - arrays.begin()));
+  arrays = arrays.first(arrays.size() - compressed.size());
   bool const two_versions = !arrays.empty() && arrays.back().weights;
   if (two_versions) memory.make_two_versions();
   memory.show_newest(!two_versions);
@@ -132,6 +221,7 @@ std::vector<io::CheckpointPart> checkpoint_parts(RankContext& rank, RankMemory<P
       };
       layout::for_parameters(unit->params.layout(), run.begin, run.count, visit);
     }
+    add_compression(out, rank, *unit, compressed);
   }
   return out;
 }

@@ -94,9 +94,10 @@ DealtBatch deal_batch(config::Config const& c, data::Sampler const& sampler, std
   auto const [work, places] =
       sampler.varies() ? read_lengths(c, sampler, step, out.balance) : read_documents(c, sampler, step, out.balance);
   auto const replicas = c.parallel.dp;
-  out.order = data::balance_microbatches(work, replicas);
-  std::vector<std::int64_t> in_order(out.order.size());
+  std::vector<std::int64_t> in_order(work.size());
   std::iota(in_order.begin(), in_order.end(), 0);
+  // The samples of a worker are the same on whatever replica it is.
+  out.order = c.compresses() ? in_order : data::balance_microbatches(work, replicas);
   auto const of_replicas = [&, &work = work](std::vector<std::int64_t> const& order) {
     std::vector<double> sums(static_cast<std::size_t>(replicas), 0.0);
     auto const each = order.size() / sums.size();

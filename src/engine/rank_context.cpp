@@ -28,9 +28,10 @@ comm::MeshShape mesh_shape(layout::RankGrid const& grid) {
   return shape;
 }
 
-std::vector<std::vector<std::string>> mesh_sets(RunPlan const& plan, bool divided) {
+std::vector<std::vector<std::string>> mesh_sets(RunPlan const& plan, config::Config const& c) {
   std::vector<std::vector<std::string>> sets;
-  for (auto set : communicator_sets(plan.table, plan.grid.sizes(), divided)) sets.push_back(axis_names(set));
+  for (auto set : communicator_sets(plan.table, plan.grid.sizes(), c.memory.divides(), c.compresses()))
+    sets.push_back(axis_names(set));
   return sets;
 }
 
@@ -71,7 +72,7 @@ bool StopRequest::anywhere(comm::Communicator& world) {
 RankContext::RankContext(config::Config const& c, RunPlan run_plan, comm::Communicator const& parent)
     : config(c),
       plan(std::move(run_plan)),
-      mesh(parent, mesh_shape(plan.grid), mesh_sets(plan, c.memory.divides())),
+      mesh(parent, mesh_shape(plan.grid), mesh_sets(plan, c)),
       here(plan.grid.coordinates(mesh.world().rank())),
       tp{exec, &mesh.along("tp"), c.parallel.sequence, tp_overlap(c)},
       context(c.parallel.cp > 1 ? parallel::ContextParallel(mesh.along("cp"), layout::context_division(c))

@@ -67,6 +67,10 @@ StageUnit<P>::StageUnit(RankContext& rank, int number, device::Arena& arena, mod
       state(rank.config.optimizer, params.shard().owned_size, rank.config.precision.moments == config::Precision::bf16,
             rank.config.memory.offload_optimizer == config::OffloadTo::none) {
   auto const& c = rank.config;
+  if (c.compresses())
+    compressor = parallel::make_compressor<typename P::Gradient>(
+        rank.exec, plan::stage_compression(c, params.layout()), params.layout(), params.grads(),
+        [&rank](layout::AxisSet axes) -> comm::Communicator& { return rank.along(axes); }, c.run.seed);
   auto whole = model::stage_weights(c, rank.plan.stages, number, params, lender ? &lender->params : nullptr);
   if (rank.plan.stream) {
     auto const size = params.layout().flat_size();

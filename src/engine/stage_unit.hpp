@@ -6,6 +6,7 @@
 #include <p3d/comm/all_reduce.hpp>
 #include <p3d/model/stage.hpp>
 #include <p3d/optim/optimizer.hpp>
+#include <p3d/parallel/compression.hpp>
 #include <p3d/parallel/gradients.hpp>
 #include <p3d/engine/trainer.hpp>
 
@@ -29,6 +30,7 @@ struct StageUnit {
   model::Stage<P> stage;
   device::Owned1<device::bfloat16> gradient_wire;  ///< empty unless precision.reduction asks for it
   parallel::GradientReducer<typename P::Gradient> reducer;
+  std::unique_ptr<parallel::GradientCompressor<typename P::Gradient>> compressor;  ///< null without comm.compress
   std::unique_ptr<optim::Optimizer<P>> optimizer;
   optim::StateMemory<P> state;                 ///< the optimizer's state, where it is resident
   std::optional<OffloadedState<P>> offloaded;  ///< empty unless the input offloads state or parameters

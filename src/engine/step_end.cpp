@@ -38,6 +38,28 @@ StepEnd<P>::StepEnd(RankContext& rank, BatchLoader& loader, RankMemory<P>& memor
   schedule::Program const& program = rank.plan.training;
   for (auto const& action : program.ranks[static_cast<std::size_t>(rank.here.pp)])
     if (schedule::reduces(action.op)) ++reductions_[action.stage];
+  sum_buckets();
+}
+
+template <class P>
+void StepEnd<P>::sum_buckets() {
+  for (auto& [number, owner] : memory_->units()) {
+    auto& unit = *owner;
+    unit.reducer.sum_by({});
+    // Compression takes the whole gradient of a worker, which ranks that share its samples have in parts.
+    if (unit.compressor)
+      unit.reducer.sum_by([this, &unit](std::size_t bucket, auto whole) {
+        auto const axes = unit.params.shard().buckets[bucket].axes.minus(layout::Axis::dp);
+        return std::optional(
+            collectives::start_all_reduce<typename P::Gradient>(rank_->exec, rank_->along(axes), whole));
+      });
+    if (!hooks_.grad_sync) continue;
+    unit.reducer.sum_by([this, stage = number, &unit](std::size_t bucket, auto whole) {
+      auto const& layout = unit.params.shard().buckets[bucket];
+      return hooks_.grad_sync(
+          {stage, bucket, &unit.params.layout(), &layout, whole, &unit.params.shard(), &rank_->along(layout.axes)});
+    });
+  }
 }
 
 template <class P>
@@ -63,17 +85,12 @@ void StepEnd<P>::set_hooks(TrainerHooks<P> hooks) {
     base::refuse("updates that stay for the hook param_sync",
                  "optimizer.post_validation = true, which takes some updates back", "Trainer::set_hooks",
                  "set optimizer.post_validation to false, or leave param_sync out");
+  if (c.compresses() && (hooks.grad_sync || hooks.no_sync))
+    base::refuse("comm.compress = \"none\" for the hooks grad_sync and no_sync: they and compression sum gradients",
+                 fmt::format("\"{}\"", to_string(c.comm.compress)), "Trainer::set_hooks",
+                 "remove comm.compress, or leave these hooks out");
   hooks_ = std::move(hooks);
-  for (auto& [number, owner] : memory_->units()) {
-    auto& unit = *owner;
-    unit.reducer.sum_by({});
-    if (!hooks_.grad_sync) continue;
-    unit.reducer.sum_by([this, stage = number, &unit](std::size_t bucket, auto whole) {
-      auto const& layout = unit.params.shard().buckets[bucket];
-      return hooks_.grad_sync(
-          {stage, bucket, &unit.params.layout(), &layout, whole, &unit.params.shard(), &rank_->along(layout.axes)});
-    });
-  }
+  sum_buckets();
 }
 
 template <class P>
@@ -98,6 +115,7 @@ void StepEnd<P>::begin(StepResult const& step, std::vector<std::int64_t> targets
   flows_ = flows;
   summed_up_ = false;
   step_ = step.step;
+  loss_scale_ = step.loss_scale;
   targets_ = std::move(targets);
   another_follows_ = another_follows && step.step < rank_->config.run.steps;
   for (auto& [number, unit] : memory_->units()) {
@@ -112,7 +130,13 @@ template <class P>
 void StepEnd<P>::reduce(int stage) {
   auto& unit = memory_->unit(stage);
   unit.reducer.finish();
-  if (unit.reducer.sums()) unit.params.take_gradients(rank_->exec, std::exchange(unit.reduced_before, true));
+  if (unit.compressor) {
+    // Each reduction is that of one worker.
+    bool const last = unit.reductions + 1 == unit.compressor->plan().workers_of_replica();
+    unit.compressor->take(unit.reductions, step_, 1.0 / loss_scale_);
+    last ? unit.compressor->start() : unit.params.zero_grads(rank_->exec);
+  } else if (unit.reducer.sums())
+    unit.params.take_gradients(rank_->exec, std::exchange(unit.reduced_before, true));
   ++unit.reductions;
   begin_reduction(stage);
   if (rank_->config.memory.reduce == config::MessageEvery::step && !flows_) start_tie(unit);
@@ -143,6 +167,17 @@ template <class P>
 void StepEnd<P>::start_tie(StageUnit<P>& unit) {
   if (!tie_group_.valid() || !(unit.stage.is_first() || unit.stage.is_last())) return;
   tie_ = collectives::start_all_reduce<typename P::Gradient>(rank_->exec, tie_group_, tied_gradient(unit));
+}
+
+template <class P>
+void StepEnd<P>::finish_compressed() {
+  for (auto& [number, unit] : memory_->units())
+    if (unit->compressor) unit->compressor->add_up();
+  for (auto& [number, unit] : memory_->units()) {
+    if (!unit->compressor) continue;
+    unit->compressor->finish(1.0 / loss_scale_);
+    unit->params.take_gradients(rank_->exec, false);
+  }
 }
 
 template <class P>
@@ -235,6 +270,7 @@ void StepEnd<P>::update(int stage, StepResult& result) {
   if (!std::exchange(summed_up_, true)) {
     settle();
     if (flows_) return put_aside(result);
+    finish_compressed();
     finish_tie();
     start_sum(result.votes);
     tried_out_ = tries_out();

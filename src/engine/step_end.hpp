@@ -98,6 +98,10 @@ private:
   /// The gradients of a tied embedding that this stage's ranks own.
   device::View1<typename P::Gradient> tied_gradient(StageUnit<P>& unit);
   void start_tie(StageUnit<P>& unit);
+  /// Tells the stages who sums their buckets, where that is not the reducer alone.
+  void sum_buckets();
+  /// Waits for gradients that were compressed.
+  void finish_compressed();
   /// Gives both replicas of a tied embedding the sum of their gradients.
   void finish_tie();
   /// Begins to sum loss, squares of gradients, requests to stop and votes over the ranks.
@@ -131,6 +135,7 @@ private:
   TrainerHooks<P> hooks_;
   std::map<int, int> reductions_;      ///< sums of gradients in a step, by stage
   std::int64_t step_ = 0;              ///< the step under way; the first is 1
+  double loss_scale_ = 1.0;            ///< factor on the loss of the step under way
   schedule::Opening opening_;          ///< forwards that may start early; none without optimizer.post_validation
   std::vector<std::int64_t> targets_;  ///< targets of this step's global batch that count, of the model and of blocks
   std::vector<std::int64_t> sum_targets_;  ///< the targets of the step that is summed up

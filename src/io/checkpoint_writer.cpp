@@ -149,7 +149,7 @@ void CheckpointWriter::start(std::string const& path, CheckpointHeader const& he
   job.part_path = path + ".part";
   job.header = header;
   job.table = table;
-  job.state = state;
+  job.state.assign(state.begin(), state.end());
   if (s.world.rank() == 0) job.model_files = model_files;
   job.arrays = checkpoint_arrays(table, state);
   for (auto const& a : job.arrays) s.result.bytes += a.size() * static_cast<std::int64_t>(size_of(header.element));

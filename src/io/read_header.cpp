@@ -38,15 +38,28 @@ std::int64_t position(Hdf5File& file, std::string const& path, char const* name)
   throw damaged(path, fmt::format("attribute \"{}\" of /: 0 to 2^53", name), fmt::format("{}", n));
 }
 
-/// The arrays of the optimizer's state that a file has: those of the optimizer whose first array is there, with the
-/// older weights where these are there. A file that lacks another one of them is damaged, which the reading of the
-/// arrays finds.
-config::StateArrays stored_state(Hdf5File& file) {
+/// The arrays of state that a file has: those of the optimizer whose first array is there, with the older weights where
+/// these are there, and those of compression for as many workers as there are. A file that lacks another one of them is
+/// damaged, which the reading of the arrays finds.
+std::vector<config::StateArray> stored_state(Hdf5File& file, std::string const& path) {
+  std::vector<config::StateArray> out;
   bool const late = file.has(config::previous_weights.name);
-  for (auto const& optimizer : config::optimizer_states)
-    if (!optimizer.arrays.empty() && file.has(optimizer.arrays.front().name) && (optimizer.delay > 0) == late)
-      return optimizer.arrays;
-  return {};
+  for (auto const& optimizer : config::optimizer_states) {
+    if (optimizer.arrays.empty() || !file.has(optimizer.arrays.front().name) || (optimizer.delay > 0) != late) continue;
+    out.assign(optimizer.arrays.begin(), optimizer.arrays.end());
+    break;
+  }
+  for (auto kind : {config::Compress::topk, config::Compress::powersgd}) {
+    auto one = config::compression_arrays(kind, 1);
+    if (!file.has(one.front().group())) continue;
+    auto rows = std::int64_t{0};
+    if (kind == config::Compress::powersgd) rows = position(file, path, "low_rank");
+    auto& worker = one.back();
+    while (file.has(worker.group())) ++worker.worker;
+    auto const more = config::compression_arrays(kind, worker.worker, rows);
+    out.insert(out.end(), more.begin(), more.end());
+  }
+  return out;
 }
 
 /// Reads the rows of the table; each must have a shape whose array fits into the file.
@@ -84,7 +97,8 @@ void read_arrays(Hdf5File& file, Checkpoint& c, Seal const& seal) {
   for (std::size_t i = 0; i < c.arrays.size(); ++i) {
     auto& a = c.arrays[i];
     auto const& row = c.table[i % c.table.size()];
-    auto const dims = row.vector ? std::vector{a.cols} : std::vector{a.rows, a.cols};
+    bool const vector = row.vector && !a.is_of(config::low_rank_factor.name);
+    auto const dims = vector ? std::vector{a.cols} : std::vector{a.rows, a.cols};
     a.offset = file.place(a.name, bytes == 4 ? Hdf5Type::Kind::float32 : Hdf5Type::Kind::float64, dims).offset;
     a.checksum = file.unsigned_number(a.name, "checksum");
     places.push_back({a.offset, a.size() * bytes});
@@ -232,7 +246,7 @@ Checkpoint read_here(std::string const& path) {
     if (file.has("tokenizer")) h.tokenizer.file = file.bytes_of("tokenizer");
   }
   c.table = read_table(file, path, c.file_bytes);
-  c.arrays = checkpoint_arrays(c.table, stored_state(file));
+  c.arrays = checkpoint_arrays(c.table, stored_state(file, path));
   read_arrays(file, c, seal);
   return c;
 }

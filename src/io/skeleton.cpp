@@ -207,10 +207,15 @@ Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, 
       is_tokenizer ? b.link("tokenizer", name.c_str()) : b.text_set(name.c_str(), f.bytes);
     }
     b.table(table);
+    for (auto const& array : state)
+      if (array.rows > 0) b.number(file, "low_rank", array.rows);
     auto const add_group = [&](config::StateArray const& group) {
-      b.group(group.name);
-      for (auto const& row : table)
-        out.offsets.push_back(b.array(std::string(group.name) + "/" + row.name, row, header.element, group.unit));
+      auto const name = group.group();
+      b.group(name.c_str());
+      for (auto row : table) {
+        if (group.rows > 0) row.rows = group.rows, row.vector = false;
+        out.offsets.push_back(b.array(name + "/" + row.name, row, header.element, group.unit));
+      }
     };
     add_group(parameters_group);
     for (auto const& array : state) add_group(array);

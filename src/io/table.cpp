@@ -32,17 +32,17 @@ std::uint64_t content_hash(Checkpoint const& checkpoint, bool all) {
 
 std::vector<CheckpointArray> checkpoint_arrays(std::vector<TableRow> const& table, config::StateArrays state) {
   std::vector<CheckpointArray> out;
-  auto const add_group = [&](char const* group) {
+  auto const add_group = [&](std::string const& group, std::int64_t rows = 0) {
     for (auto const& row : table) {
       CheckpointArray a;
-      a.name = std::string(group) + "/" + row.name;
-      a.rows = row.rows;
+      a.name = group + "/" + row.name;
+      a.rows = rows > 0 ? rows : row.rows;
       a.cols = row.cols;
       out.push_back(std::move(a));
     }
   };
   add_group(parameters_group.name);
-  for (auto const& array : state) add_group(array.name);
+  for (auto const& array : state) add_group(array.group(), array.rows);
   return out;
 }
 

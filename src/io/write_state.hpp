@@ -30,8 +30,8 @@ struct CheckpointJob {
   std::string path, part_path;
   CheckpointHeader header;
   std::vector<TableRow> table;
-  config::StateArrays state;  ///< arrays of the optimizer's state in the file
-  ModelFiles model_files;     ///< filled on rank 0 only
+  std::vector<config::StateArray> state;  ///< arrays of the state in the file
+  ModelFiles model_files;                 ///< filled on rank 0 only
   std::vector<CheckpointArray> arrays;
   Skeleton skeleton;                    ///< offsets on every rank after stage `make`, descriptions on rank 0
   std::vector<CheckpointSlice> slices;  ///< the share of this rank

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/layout/communicators.hpp>
 
+#include <p3d/layout/compression.hpp>
+
 #include <algorithm>
 
 namespace p3d::layout {
@@ -24,7 +26,7 @@ namespace {
 bool divides_sequences(PerAxis const& sizes) { return sizes.cp > 1; }
 }  // namespace
 
-std::vector<AxisSet> communicator_sets(ParamTable const& table, PerAxis const& sizes, bool divided) {
+std::vector<AxisSet> communicator_sets(ParamTable const& table, PerAxis const& sizes, bool divided, bool compressed) {
   std::vector<AxisSet> out{Axis::tp, Axis::pp};
   if (divides_sequences(sizes))  // attention; counts of targets
     for (auto a : token_axes.list()) out.emplace_back(a);
@@ -33,7 +35,15 @@ std::vector<AxisSet> communicator_sets(ParamTable const& table, PerAxis const& s
   if (auto const experts = expert_exchange_axes(sizes); !experts.empty()) out.push_back(experts);
   for (auto const& spec : table.specs()) {
     auto const holders = divided ? spec.repeated_axes() : spec.replica_axes();
-    for (auto set : {spec.gradient_axes(), holders, gather_axes(spec, divided)}) {
+    std::vector<AxisSet> sets{spec.gradient_axes(), holders, gather_axes(spec, divided)};
+    if (compressed) {
+      // Sums before dp; replicas of what a worker remembers; ranks with other rows or columns, and with the same ones.
+      auto const rows = cutting_axes(spec, 0);
+      for (auto set : {spec.gradient_axes().minus(Axis::dp), spec.replica_axes().minus(Axis::dp), rows,
+                       cutting_axes(spec, 1), spec.replica_axes().plus(rows)})
+        sets.push_back(set);
+    }
+    for (auto set : sets) {
       for (auto a : set.list()) {
         if (sizes[a] == 1) set = set.minus(a);
       }

@@ -101,6 +101,10 @@ layout::BucketRule bucket_rule(config::Config const& config) {
           static_cast<int>(config.comm.bucket_layers)};
 }
 
+layout::Compression stage_compression(config::Config const& config, layout::StageParams const& params) {
+  return layout::make_compression(config, params, type_bytes(config).master);
+}
+
 layout::StateShard state_shard(config::Config const& config, layout::StageParams const& params,
                                layout::PerAxis const& here) {
   auto const& m = config.memory;
@@ -146,11 +150,15 @@ MemoryPrediction predict_state_memory(config::Config const& config, layout::Para
   using config::Shard;
   layout::PerAxis const sizes = config.parallel, here = layout::PerAxis::only(layout::Axis::pp, pipeline_rank);
   auto const divides = config.memory.shard;
-  std::int64_t numbers = 0, owned = 0;
+  std::int64_t numbers = 0, owned = 0, compressed = 0;
   for (int stage : stages.stages_of(pipeline_rank)) {
     layout::StageParams const params(table, stages, stage, sizes, here);
     numbers += params.flat_size();
     owned += owned_elements(config, params, here);
+    if (config.compresses()) {
+      auto const compression = stage_compression(config, params);
+      compressed += compression.buffer_bytes() + compression.state_bytes();
+    }
   }
   auto const bytes = type_bytes(config);
   MemoryPrediction m;
@@ -162,6 +170,7 @@ MemoryPrediction predict_state_memory(config::Config const& config, layout::Para
     m.params = divides == Shard::parameters ? own_values + pools.weights.bytes : numbers * bytes.storage;
   }
   m.grads = divides >= Shard::gradients ? owned * bytes.gradient + pools.gradients.bytes : numbers * bytes.gradient;
+  m.grads += compressed;
   if (reduces_narrow(config)) m.grads += numbers * config::bytes_of(config.precision.reduction);
   if (bytes.has_master) m.optimizer += owned * bytes.master;
   auto const arrays = arrays_of_state(config);

@@ -51,7 +51,8 @@ int slot_lookahead(config::Config const& c) { return std::max(0, c.pipeline.look
 
 /// The passes that an input asks for; pairs, a divided vocabulary and the parts of stages come on top.
 schedule::PassOptions pass_options(config::Config const& c, schedule::Execution execution) {
-  schedule::PassOptions out{.slot_lookahead = slot_lookahead(c), .execution = execution};
+  schedule::PassOptions out{
+      .slot_lookahead = slot_lookahead(c), .workers = c.workers_of_replica(), .execution = execution};
   if (c.parallel.pp > 1) out.weight_deferral_limit = c.pipeline.weight_deferral_limit;
   if (offloads(c)) out.resident = std::max(2, 1 + c.pipeline.lookahead);
   // State that replicas divide, and weights that wait elsewhere, travel by actions. The next weights come while the

@@ -84,7 +84,7 @@ void require_somewhere(config::Config const& c, Platform const& platform) {
 /// The number of groups for which NCCL makes communicators.
 int nccl_communicators(config::Config const& c, RunPlan const& plan, Platform const& platform) {
   if (!platform.nccl) return 0;
-  auto const sets = layout::communicator_sets(plan.table, plan.grid.sizes(), c.memory.divides());
+  auto const sets = layout::communicator_sets(plan.table, plan.grid.sizes(), c.memory.divides(), c.compresses());
   return static_cast<int>(
       std::count_if(sets.begin(), sets.end(), [&](auto const& set) { return plan.grid.group_size(set) > 1; }));
 }

@@ -85,6 +85,20 @@ double StepModel::data_seconds(Layers const& layers, double parameters, double e
   auto const gather = [&](double each) {
     return replica_gather(each * parameters) + gather_seconds(cluster_, expert_replicas(), each * expert_parameters);
   };
+  if (c_.compresses()) {
+    // Whole gradients travel when they are complete, and nothing hides that. Bytes are those of an all-reduce that
+    // takes as long.
+    auto const d = static_cast<double>(c_.parallel.dp), of_replica = static_cast<double>(c_.workers_of_replica());
+    double const number = type_bytes(c_).master;
+    double bytes = 0;
+    switch (c_.comm.compress) {
+      case config::Compress::topk: bytes = c_.comm.topk * (number + 4) * of_replica * d / 2; break;
+      case config::Compress::powersgd: bytes = number * 2 * c_.comm.powersgd_rank / width_; break;  // square matrices
+      default: bytes = (1 + 4.0 / base::compression_block) * (of_replica + 1) / 2;
+    }
+    return all_reduce_seconds(cluster_, replicas(), bytes * parameters) +
+           (shard == config::Shard::none ? 0 : gather(bytes_));
+  }
   bool const often = shard == config::Shard::gradients;
   double const times = often ? microbatches_ : 1;
   double const reduce = shard == config::Shard::none

@@ -226,6 +226,22 @@ double expert_traffic_per_step(config::Config const& config, layout::StageMap co
   return sum;
 }
 
+CompressedTraffic compressed_traffic(config::Config const& c, layout::ParamTable const& table,
+                                     layout::StageMap const& stages) {
+  CompressedTraffic out;
+  // Groups along dp have the same sizes, but that tp may pad the last one's rows.
+  auto const groups = c.parallel.product(config::sample_axes);
+  for (int s = 0; s < stages.num_stages(); ++s) {
+    layout::StageParams const params(table, stages, s, c.parallel,
+                                     layout::PerAxis::only(layout::Axis::pp, stages.pipeline_rank(s)));
+    out.compressed += groups * stage_compression(c, params).traffic();
+    for (auto const& item : params.items())
+      if (item.spec->trained)
+        out.plain += groups * (c.parallel.dp - 1) * item.size() * type_bytes(c).gradient * (c.memory.divides() ? 1 : 2);
+  }
+  return out;
+}
+
 ExpertTraffic expert_wait(config::Config const& config, layout::MachineRates const& rates) {
   auto const sent = expert_traffic(config);
   if (sent.forward == 0) return {};

@@ -338,9 +338,26 @@ std::string prediction_text(config::Model const& m) {
                               : "");
 }
 
+/// Says what travels of gradients that are compressed.
+std::string compression_text(config::Config const& c, engine::RunPlan const& plan) {
+  auto const traffic = plan::compressed_traffic(c, plan.table, plan.stages);
+  std::string each = "8 bits";
+  if (c.comm.compress == config::Compress::topk)
+    each = fmt::format("the {:g} % of each line that changed most", 100 * c.comm.topk);
+  if (c.comm.compress == config::Compress::powersgd) each = fmt::format("factors of rank {}", c.comm.powersgd_rank);
+  auto const where = c.parallel.dp == 1 ? std::string("one replica has all of them")
+                                        : fmt::format("{} a step over dp in place of {}",
+                                                      base::human_bytes(static_cast<double>(traffic.compressed)),
+                                                      base::human_bytes(static_cast<double>(traffic.plain)));
+  return fmt::format(
+      "Gradients of {} are compressed to {}: {}\n  losses depend on comm.workers, and not on parallel.dp\n",
+      base::counted(c.comm.workers, "worker"), each, where);
+}
+
 /// The keys that let losses depend on the layout, and the part of the layout that they then depend on.
-std::string wires_text(config::Config const& c) {
+std::string wires_text(config::Config const& c, engine::RunPlan const& plan) {
   std::string text;
+  if (c.compresses()) text += compression_text(c, plan);
   std::vector<std::string> replicas;
   for (auto axis : layout::token_axes.list())
     if (c.parallel[axis] > 1) replicas.emplace_back(config::row_of(axis).key);
@@ -366,7 +383,7 @@ std::string describe(config::Config const& c, engine::RunPlan const& plan, bool 
       base::human_count(flops), base::human_count(plan::model_flops_per_step(c)), c.batch.variable ? "up to " : "",
       c.batch.global * c.model.seq_len);
   return text + prediction_text(c.model) + experts_text(c, plan) + windows_text(c.model) + context_text(c, plan) +
-         sequence_text(c, plan) + recompute_text(c, plan) + wires_text(c) + memory_text(plan);
+         sequence_text(c, plan) + recompute_text(c, plan) + wires_text(c, plan) + memory_text(plan);
 }
 
 }  // namespace p3d::report

@@ -104,7 +104,9 @@ Weight weight_of(std::string const& key, std::string const& here, std::string co
   if (same_data.contains(key)) return all ? Weight::forbidden : Weight::ignored;
   // Megatron-LM's order is made for a number of samples, and so of steps.
   if (key == "run.steps" && all && config.data.shuffle == config::Shuffle::megatron) return Weight::forbidden;
-  bool const training = key.starts_with("optimizer.") || key == "run.steps";
+  bool const compression =
+      key == "comm.compress" || key == "comm.workers" || key == "comm.topk" || key == "comm.powersgd_rank";
+  bool const training = key.starts_with("optimizer.") || compression || key == "run.steps";
   return training && all ? Weight::noted : Weight::ignored;
 }
 

@@ -110,7 +110,24 @@ io::CheckpointHeader restore(engine::AnyTrainer& trainer, std::string const& pat
   bool const two_versions =
       std::ranges::any_of(file.arrays, [](auto const& a) { return a.is_of(config::previous_weights.name); });
   if (!two_versions) optimizer.delay = 0;
-  auto const arrays = all ? config::state_of(optimizer).arrays : config::StateArrays{};
+  auto const own = all ? config::state_of(optimizer).arrays : config::StateArrays{};
+  std::vector<config::StateArray> arrays(own.begin(), own.end());
+  if (all && c.compresses()) {
+    // The file may have other workers: what they remember has the same sum (engine/checkpoint_parts.cpp).
+    auto const in_file = [&](config::StateArray const& kind) {
+      return std::ranges::any_of(
+          file.arrays, [&](auto const& a) { return a.is_of(kind.group()) && (kind.rows == 0 || a.rows == kind.rows); });
+    };
+    auto const arrays_of = [&](int workers) {
+      return config::compression_arrays(c.comm.compress, workers, c.comm.powersgd_rank);
+    };
+    if (auto found = arrays_of(0); !found.empty() && in_file(found.front())) {
+      int workers = 0;
+      while (in_file(arrays_of(workers + 1).back())) ++workers;
+      found = arrays_of(workers);
+      arrays.insert(arrays.end(), found.begin(), found.end());
+    }
+  }
   base::Stopwatch watch;
   io::load_parts(world, file, io::element_of(c.run.precision), trainer.checkpoint_parts(arrays),
                  c.checkpoint.buffer_mb << 20);
@@ -122,7 +139,7 @@ io::CheckpointHeader restore(engine::AnyTrainer& trainer, std::string const& pat
   }
   std::int64_t elements = 0;
   for (auto const& a : file.arrays)
-    if (a.is_of("parameters") || std::ranges::any_of(arrays, [&](auto const& kind) { return a.is_of(kind.name); }))
+    if (a.is_of("parameters") || std::ranges::any_of(arrays, [&](auto const& kind) { return a.is_of(kind.group()); }))
       elements += a.size();
   auto const read = fmt::format(
       "{} in {}", base::human_bytes(static_cast<double>(elements) * static_cast<double>(size_of(file.header.element))),

@@ -77,7 +77,7 @@ Checkpointing::Checkpointing(engine::AnyTrainer& trainer, Start start, io::Store
   step_begin_ = clock_.seconds();
   if (!options_.on()) return;
   auto& world = trainer.mesh().world();
-  auto const arrays = config::state_of(c.optimizer).arrays;
+  auto const arrays = config::checkpoint_state(c);
   comm::agree(world, "take the memory for checkpoints",
               [&] { writer_.reserve(trainer.checkpoint_parts(arrays), io::element_of(c.run.precision)); });
   write_estimate_ = static_cast<double>(trainer.plan().table.num_parameters()) *
@@ -150,7 +150,7 @@ void Checkpointing::start_writing() {
   auto header =
       checkpoint_header(c, step, trainer_->source().hash(), start_.origin, trainer_->loss_scale(), tokenizer_);
   header.tokens = trainer_->tokens_done();
-  auto const arrays = config::state_of(c.optimizer).arrays;
+  auto const arrays = config::checkpoint_state(c);
   writer_.start(io::checkpoint_path(options_.dir, run_name_, step), header, checkpoint_table(trainer_->plan().table),
                 arrays, trainer_->checkpoint_parts(arrays), start_.files);
   if (!options_.async || !options_.between_steps()) finish();

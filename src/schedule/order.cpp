@@ -25,12 +25,16 @@ public:
         stages_of_(static_cast<std::size_t>(program.num_ranks), 0),
         owner_(static_cast<std::size_t>(program.num_stages)),
         unfinished_(static_cast<std::size_t>(program.num_stages), program.num_microbatches),
+        lent_(static_cast<std::size_t>(program.num_stages), false),
+        reductions_(static_cast<std::size_t>(program.num_stages), 0),
         done_(static_cast<std::size_t>(program.num_stages) * static_cast<std::size_t>(program.num_microbatches), 0),
         offloaded_(done_.size(), false) {
     for (int rank : program.stage_rank) ++stages_of_[static_cast<std::size_t>(rank)];
     for (std::size_t s = 0; s < owner_.size(); ++s) {
-      if (int const lent = lender(program, static_cast<int>(s)); lent >= 0)
+      if (int const lent = lender(program, static_cast<int>(s)); lent >= 0) {
         unfinished_[static_cast<std::size_t>(lent)] += program.num_microbatches;
+        lent_[static_cast<std::size_t>(lent)] = true;
+      }
       owner_[s].assign(static_cast<std::size_t>(program.num_slots[s]), -1);
     }
   }
@@ -209,18 +213,23 @@ private:
     return true;
   }
 
-  /// A stage that the rank's STEP updates has all of its gradients.
+  /// A stage that the rank's STEP updates has all of its gradients; with several workers, those of one more of them.
   bool reduce(Action const& a) {
-    bool finished = unfinished_[static_cast<std::size_t>(a.stage)] == 0;
+    auto const at = static_cast<std::size_t>(a.stage);
+    int const microbatches = program_.num_microbatches, workers = program_.workers, reduced = ++reductions_[at];
+    int const all = microbatches * (lent_[at] ? 2 : 1);
+    bool finished = unfinished_[at] == 0, ends = (all - unfinished_[at]) * workers == all * reduced;
     if (program_.divides_vocabulary && first_stage_of(program_, rank_) == a.stage)
-      for (Op op : {Op::head_backward, Op::embed_backward})
-        finished = finished && vocabulary_done(op) == program_.num_microbatches;
-    if (finished) {
-      --unreduced_;
-    } else if (a.op == Op::reduce_gradients &&
-               program_.ranks[static_cast<std::size_t>(rank_)].back().op == Op::optimizer_step) {
+      for (Op op : {Op::head_backward, Op::embed_backward}) {
+        finished = finished && vocabulary_done(op) == microbatches;
+        ends = ends && vocabulary_done(op) * workers == microbatches * reduced;
+      }
+    if (finished) --unreduced_;
+    if (workers > 1 && !ends)
+      return error("reduces stage {}, and not behind the last gradient of worker {} of {}", a.stage, reduced, workers);
+    if (!finished && workers == 1 && a.op == Op::reduce_gradients &&
+        program_.ranks[static_cast<std::size_t>(rank_)].back().op == Op::optimizer_step)
       return error("reduces stage {} before the last of its backward actions", a.stage);
-    }
     return true;
   }
 
@@ -229,6 +238,8 @@ private:
   std::vector<int> stages_of_;           ///< how many stages each rank has
   std::vector<std::vector<int>> owner_;  ///< the microbatch that has each slot of each stage, -1: none
   std::vector<int> unfinished_;          ///< gradients of microbatches that are still to be added, of each stage
+  std::vector<bool> lent_;               ///< another stage adds to its gradients
+  std::vector<int> reductions_;          ///< numbers of reductions that ran, of each stage
   std::vector<unsigned char> done_;      ///< bits of the actions of each cell that ran
   std::vector<bool> offloaded_;          ///< cells whose activations are offloaded
   // The rank that is followed:

@@ -53,7 +53,7 @@ constexpr ProgramPass pass_list[] = {
      }},
     {"reductions", "adds the sum of each stage's gradients over replicas (REDUCE), and the update (STEP)",
      [](Options const& o) { return !o.is_complete; },
-     [](Program& p, Options const&, PassNotes&) { add_reductions(p); }},
+     [](Program& p, Options const& o, PassNotes&) { add_reductions(p, o.workers); }},
     {"pairs", "moves the messages between a forward and the backward beside it away, so that they interleave",
      [](Options const& o) { return o.close_pairs; }, [](Program& p, Options const&, PassNotes&) { close_pairs(p); }},
     {"offload", "moves activations of microbatches that are not needed soon out of their slots (OFFLOAD_F, RELOAD_F)",

@@ -112,10 +112,10 @@ private:
   /// Several reductions of a stage are the business of check_weights: parts of its gradients, or one for each update.
   void reduction(int rank, int index, Action const& a) {
     auto& met = reductions_[static_cast<std::size_t>(a.stage)];
-    if (met.any && met.op != a.op) error(rank, index, "stage {} has both REDUCE and REDUCE_SCATTER", a.stage);
-    if (met.any && a.op == Op::reduce_gradients && steps_of(a.stage) == 0)
+    if (met.number > 0 && met.op != a.op) error(rank, index, "stage {} has both REDUCE and REDUCE_SCATTER", a.stage);
+    if (met.number >= program_.workers && a.op == Op::reduce_gradients && steps_of(a.stage) == 0)
       error(rank, index, "stage {} is reduced twice", a.stage);
-    met = {true, a.op};
+    met = {met.number + 1, a.op};
   }
 
   /// A rank updates its stages all together, by its last action, or each by itself.
@@ -219,8 +219,10 @@ private:
                 any_backward ? fmt::format("{}B{} (or I and W)", s, m) : to_string({op, s, m}));
         }
       }
-      if (training_ && !reductions_[static_cast<std::size_t>(s)].any)
-        error(rank_of(program_, s), -1, "{}REDUCE is missing", s);
+      int const reductions = reductions_[static_cast<std::size_t>(s)].number;
+      if (training_ && reductions < program_.workers)
+        error(rank_of(program_, s), -1, "{}REDUCE is missing{}", s,
+              reductions > 0 ? fmt::format(" of worker {}", reductions + 1) : "");
     }
   }
 
@@ -237,7 +239,7 @@ private:
   std::vector<Violation> found_;
   std::vector<unsigned char> seen_;  ///< bits of the actions of each cell that were met
   struct Reductions {
-    bool any = false;
+    int number = 0;
     Op op = Op::reduce_gradients;
   };
   std::vector<Reductions> reductions_;  ///< reductions of each stage that were met

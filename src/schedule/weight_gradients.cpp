@@ -7,20 +7,56 @@
 #include <p3d/schedule/query.hpp>
 #include <p3d/schedule/schedule.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <deque>
+#include <map>
+#include <set>
 #include <utility>
 
 namespace p3d::schedule {
 
-void add_reductions(Program& program) {
+namespace {
+
+/// For each stage, the places in its rank's list where the gradients of one worker are complete.
+std::vector<std::set<std::size_t>> ends_of_workers(Program const& program, int workers) {
+  int const each = program.num_microbatches / workers;
+  std::vector<std::map<int, std::size_t>> last(static_cast<std::size_t>(program.num_stages));
+  for (auto const& actions : program.ranks) {
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      Action const& a = actions[i];
+      if (!makes_weight_gradient(a.op) && !makes_vocabulary_gradient(a.op)) continue;
+      int const worker = a.microbatch / each;
+      for (int stage : {a.stage, lender(program, a.stage)}) {
+        if (stage < 0) continue;
+        auto& of_stage = last[static_cast<std::size_t>(stage)];
+        if (!of_stage.empty() && of_stage.rbegin()->first > worker)
+          base::refuse({.expected = "a schedule that ends the gradients of a worker of comm.workers before it begins "
+                                    "those of the next one",
+                        .found = fmt::format("{} of worker {} behind gradients of worker {} of this replica",
+                                             to_string(a), worker, of_stage.rbegin()->first),
+                        .where = "pipeline.schedule; comm.workers",
+                        .fix = "set comm.workers to parallel.dp, or choose another schedule, such as \"1f1b\""});
+        of_stage[worker] = i;
+      }
+    }
+  }
+  std::vector<std::set<std::size_t>> out;
+  for (auto const& of_stage : last) {
+    auto& places = out.emplace_back();
+    for (auto const& [worker, place] : of_stage) places.insert(place);
+  }
+  return out;
+}
+
+}  // namespace
+
+void add_reductions(Program& program, int workers) {
   require_in_range(program);
-  std::vector<int> last(static_cast<std::size_t>(program.num_stages), -1);
-  for (auto const& actions : program.ranks)
-    for (std::size_t i = 0; i < actions.size(); ++i)
-      if (makes_weight_gradient(actions[i].op) || makes_vocabulary_gradient(actions[i].op))
-        for (int stage : {actions[i].stage, lender(program, actions[i].stage)})
-          if (stage >= 0) last[static_cast<std::size_t>(stage)] = static_cast<int>(i);
+  P3D_REQUIRE(workers > 0 && program.num_microbatches % workers == 0, "workers have equal numbers of microbatches");
+  auto const ends = ends_of_workers(program, workers);
+  program.workers = workers;
   std::vector<Action> merged;
   for (auto& actions : program.ranks) {
     merged.clear();
@@ -38,7 +74,7 @@ void add_reductions(Program& program) {
       merged.push_back(a);
       if (!computes(a.op)) continue;
       for (int stage : {a.stage, lender(program, a.stage)})
-        if (stage >= 0 && last[static_cast<std::size_t>(stage)] == static_cast<int>(i)) pending.push_back(stage);
+        if (stage >= 0 && ends[static_cast<std::size_t>(stage)].contains(i)) pending.push_back(stage);
     }
     reduce_pending();
     merged.push_back({Op::optimizer_step});

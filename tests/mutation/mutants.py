@@ -434,7 +434,39 @@ LATE = [
      "engine_delay_np2"),
     ("../run/step_results.hpp", "if (!newest && (stop_ || votes_ > 0.0)) take(", "if (false) take(", "restart_stream"),
     ("../run/step_results.hpp", "results = trainer_->late_results();", "", "restart_stream"),
-    ("../io/read_header.cpp", " && (optimizer.delay > 0) == late)", ")", "restart_commands"),
+    ("../io/read_header.cpp", " || (optimizer.delay > 0) != late) continue;", ") continue;",
+     "restart_commands"),
+]
+
+# Compressed gradients.
+COMPRESSION = [
+    ("../kernels/compression.cpp", "A const uniform = static_cast<A>(words[i] >> 8) * A(0x1p-24);",
+     "A const uniform = A(0.5);", "kernels"),
+    ("../kernels/compression.cpp", "return x < y || (x == y && i > j);", "return x < y;", "kernels"),
+    ("../kernels/compression.cpp", "      good = false;\n            continue;", "      good = false;", "kernels"),
+    ("../kernels/compression.cpp", "share(begin + index[e] * lines.stride) += value[e];",
+     "share(begin + index[e] * lines.stride) = value[e];", "kernels"),
+    ("../kernels/low_rank.cpp", "-= dots(k) / square * value;", "-= dots(k) * value;", "parallel_powersgd_np1"),
+    ("low_rank.cpp", "sum_over(*m.column_ranks, part<Number>(left_, m.left, m.rows * plan_.rank));", "",
+     "engine_compression_np2"),
+    ("low_rank.cpp", "sum_over(*m.row_ranks, part<Number>(right_, m.right, m.cols * plan_.rank));", "",
+     "engine_compression_np2"),
+    ("low_rank.cpp", "sum_over(ranks, dots_);", "", "engine_compression_np2"),
+    ("low_rank.cpp", "share = Number(1) / static_cast<Number>(plan_.workers)", "share = Number(1)",
+     "parallel_powersgd_np1"),
+    ("compression.cpp", "stream(replicas_->rank() * each + index)", "stream(index)", "engine_compression_np2"),
+    ("../engine/step_end.cpp", "last ? unit.compressor->start() : unit.params.zero_grads(rank_->exec);",
+     "if (last) unit.compressor->start();", "engine_compression_np1"),
+    ("../engine/step_end.cpp", "unit.params.shard().buckets[bucket].axes.minus(layout::Axis::dp);",
+     "layout::AxisSet();", "engine_compression_np2"),
+    ("../engine/packing.cpp", "out.order = c.compresses() ? in_order : data::", "out.order = data::",
+     "engine_compression_np2"),
+    ("../engine/checkpoint_parts.cpp", "numbers[i] += static_cast<T const*>(in)[i] / static_cast<T>(workers);",
+     "numbers[i] = static_cast<T const*>(in)[i] / static_cast<T>(workers);", "engine_compression_np1"),
+    ("../schedule/order.cpp", "ends = (all - unfinished_[at]) * workers == all * reduced;", "ends = true;",
+     "unit_schedule"),
+    ("../io/read_header.cpp", "while (file.has(worker.group())) ++worker.worker;", "++worker.worker;",
+     "restart_compression"),
 ]
 
 LINALG = [
@@ -476,8 +508,8 @@ PLAN = [
     ("search.cpp", "out.parallel.sequence = c.tp > 1;", "out.parallel.sequence = false;", "unit_plan"),
 ]
 
-ROOMS = {"kernels": KERNELS, "linalg": LINALG, "parallel": PARALLEL, "engine": LATE,
-         "schedule": SCHEDULE, "comm": COMM, "io": IO, "model": MODEL, "plan": PLAN}
+ROOMS = {"kernels": KERNELS, "linalg": LINALG, "parallel": [*PARALLEL, *COMPRESSION],
+         "engine": LATE, "schedule": SCHEDULE, "comm": COMM, "io": IO, "model": MODEL, "plan": PLAN}
 
 # Mutants that no test can kill, because the program does the same: (room, file, what it becomes) -> the reason.
 EQUIVALENT = {}

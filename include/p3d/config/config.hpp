@@ -208,6 +208,12 @@ struct Optimizer {
 enum class OverlapTp { automatic, none, bulk, chunks };
 constexpr auto enum_names(OverlapTp) { return std::array{"auto", "none", "bulk", "chunks"}; }
 
+/// The form in which the gradients of a worker travel over dp (layout/compression.hpp): all digits; 8 bits and a scale
+/// for each block of a line; the numbers that changed most in each line; two thin factors. The last two remember the
+/// rest.
+enum class Compress { none, int8, topk, powersgd };
+constexpr auto enum_names(Compress) { return std::array{"none", "int8", "topk", "powersgd"}; }
+
 /// [comm]
 struct Comm {
   double timeout_s = 600.0;                    ///< a wait longer than this ends the run with a report
@@ -219,6 +225,12 @@ struct Comm {
   AxisSet backend_axes = stage_axes;  ///< axes along which NCCL may be used; MPI carries messages along the others
   OverlapTp overlap_tp = OverlapTp::automatic;  ///< how messages over tp are hidden
   bool overlap_experts = false;  ///< forwards and backwards interleave: one computes while rows of the other travel
+  Compress compress = Compress::none;  ///< how gradients are compressed on their way over dp; the answer depends on it
+  /// Workers, the fixed parts of a global batch whose gradients are compressed each on their own; the answer depends on
+  /// their number. 0: nothing is compressed.
+  int workers = 0;
+  int powersgd_rank = 4;  ///< columns of each factor, only with Compress::powersgd
+  double topk = 0.01;     ///< share of a line's numbers that travels, only with Compress::topk
   bool operator==(Comm const&) const = default;
 };
 
@@ -388,6 +400,10 @@ struct Config {
   int num_ranks() const { return static_cast<int>(parallel.product(dense_axes)); }
   /// True when each pipeline rank has some rows of the embedding and of the output layer.
   bool divides_vocabulary() const { return pipeline.vocab_parallel && parallel.pp > 1; }
+  /// True when gradients are compressed on their way over dp.
+  bool compresses() const { return comm.compress != Compress::none; }
+  /// The workers of a replica, whose gradients it computes one after the other: 1 where nothing is compressed.
+  int workers_of_replica() const { return compresses() ? comm.workers / parallel.dp : 1; }
   /// True when ranks of tp hold all rows of the token embedding each.
   bool replicates_embedding() const { return parallel.embedding == Embedding::replicated && parallel.tp > 1; }
   bool operator==(Config const&) const = default;

@@ -7,16 +7,32 @@
 #include <p3d/config/config.hpp>
 
 #include <algorithm>
+#include <cstdint>
 #include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace p3d::config {
 
 /// An array of an optimizer's state, which has one number for each number of each parameter.
 struct StateArray {
-  char const* name;  ///< also the name of its group in a checkpoint
+  char const* name;  ///< the first word of its group in a checkpoint
   char const* unit;  ///< unit of its numbers, for a loss without a unit
   /// It holds weights, in the type of master weights whatever precision.moments says.
   bool weights = false;
+  /// It is no state of the optimizer but of comm.compress.
+  bool compression = false;
+  /// The worker to whom it belongs; -1: to none.
+  int worker = -1;
+  /// Above 0, the array has so many rows in place of the parameter's.
+  std::int64_t rows = 0;
+  /// The name of its group in a checkpoint: "first_moment", "worker_gradient.3".
+  std::string group() const {
+    std::string out(name);
+    if (worker >= 0) out.append(1, '.').append(std::to_string(worker));
+    return out;
+  }
 };
 using StateArrays = std::span<StateArray const>;
 
@@ -49,11 +65,41 @@ inline constexpr OptimizerState optimizer_states[] = {
     {OptimizerType::sgd, 1, Ownership::runs, late_sgd_state},
 };
 
+/// The arrays that comm.compress remembers. topk: the gradient as it was applied last, and each worker's share of it.
+/// powersgd: the factor Q (as its rows; zeros where a parameter is not compressed), and what each worker did not send
+/// yet.
+inline constexpr StateArray applied_gradient{"applied_gradient", "1/parameter", false, true};
+inline constexpr StateArray worker_gradient{"worker_gradient", "1/parameter", false, true};
+inline constexpr StateArray low_rank_factor{"low_rank_factor", "1/parameter", false, true};
+inline constexpr StateArray worker_residual{"worker_residual", "1/parameter", false, true};
+/// The first of these arrays, and that of each worker, for a kind that remembers something.
+inline constexpr std::pair<StateArray, StateArray> compression_kinds[] = {{applied_gradient, worker_gradient},
+                                                                          {low_rank_factor, worker_residual}};
+/// The arrays of that state for so many workers; `rows`: the rank of a factor.
+inline std::vector<StateArray> compression_arrays(Compress kind, int workers, std::int64_t rows = 0) {
+  if (kind != Compress::topk && kind != Compress::powersgd) return {};
+  auto [first, each] = compression_kinds[kind == Compress::topk ? 0 : 1];
+  if (kind == Compress::powersgd) first.rows = rows;
+  std::vector<StateArray> out{first};
+  for (each.worker = 0; each.worker < workers; ++each.worker) out.push_back(each);
+  return out;
+}
+
 /// The row of the optimizer that the input chooses.
 constexpr OptimizerState const& state_of(Optimizer const& optimizer) {
   return *std::ranges::find_if(optimizer_states, [&](OptimizerState const& row) {
     return row.type == optimizer.type && row.delay == optimizer.delay;
   });
+}
+
+/// All arrays that a checkpoint of the input's run has beside the parameters: the optimizer's, then those of
+/// compression.
+inline std::vector<StateArray> checkpoint_state(Config const& config) {
+  auto const own = state_of(config.optimizer).arrays;
+  std::vector<StateArray> out(own.begin(), own.end());
+  auto const more = compression_arrays(config.comm.compress, config.comm.workers, config.comm.powersgd_rank);
+  out.insert(out.end(), more.begin(), more.end());
+  return out;
 }
 
 }  // namespace p3d::config

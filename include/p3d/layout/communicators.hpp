@@ -21,7 +21,7 @@ AxisSet vocabulary_axes(PerAxis const& sizes);
 
 /// The groups that training makes communicators of, by their axes: what the layers and the schedule need, then what the
 /// parameters need, without axes of one rank (so that equal groups are one). `divided`: replicas own parts of the
-/// state.
-std::vector<AxisSet> communicator_sets(ParamTable const& table, PerAxis const& sizes, bool divided);
+/// state. `compressed`: gradients are summed over the other axes first, then over dp.
+std::vector<AxisSet> communicator_sets(ParamTable const& table, PerAxis const& sizes, bool divided, bool compressed);
 
 }  // namespace p3d::layout

@@ -6,6 +6,7 @@
 
 #include <p3d/base/memory_sizes.hpp>
 #include <p3d/layout/buffers.hpp>
+#include <p3d/layout/compression.hpp>
 #include <p3d/layout/params.hpp>
 #include <p3d/layout/shards.hpp>
 #include <p3d/plan/pool.hpp>
@@ -40,6 +41,8 @@ layout::BucketRule bucket_rule(config::Config const& config);
 /// How memory.shard and memory.shard_over divide a stage's state; `here`: the rank's coordinates.
 layout::StateShard state_shard(config::Config const& config, layout::StageParams const& params,
                                layout::PerAxis const& here);
+/// How comm.compress compresses the gradients of a stage. The input must compress.
+layout::Compression stage_compression(config::Config const& config, layout::StageParams const& params);
 /// Elements of a stage's state that the rank at `here` owns: StateShard::owned_size, without making the shard where
 /// nothing is divided.
 std::int64_t owned_elements(config::Config const& config, layout::StageParams const& params,

@@ -4,9 +4,11 @@
 // (layout/context.hpp) and experts (parallel/experts.hpp) send. Pure arithmetic on the configuration and its program.
 
 #include <p3d/layout/context.hpp>
+#include <p3d/layout/params.hpp>
 #include <p3d/layout/recompute.hpp>
 #include <p3d/schedule/schedule.hpp>
 
+#include <cstdint>
 #include <vector>
 
 namespace p3d::config {
@@ -70,6 +72,14 @@ double remade_of_experts(layout::StageRecompute const& recompute, int l, bool no
 double expert_traffic_per_step(config::Config const& config, layout::StageMap const& stages,
                                std::vector<layout::StageActivations> const& activations,
                                schedule::Program const& program, int pipeline_rank);
+
+/// Bytes that all ranks give to each other over dp in a step, for gradients: compressed as comm.compress says, and by a
+/// plain all-reduce, or reduce-scatter where memory.shard divides the state. The input must compress.
+struct CompressedTraffic {
+  std::int64_t compressed = 0, plain = 0;
+};
+CompressedTraffic compressed_traffic(config::Config const& config, layout::ParamTable const& table,
+                                     layout::StageMap const& stages);
 
 /// Seconds of the exchange of one layer and microbatch, in the form of expert_traffic. Forward has g - 1 messages of
 /// `latency` for each of counts, rows, gates and results, backward for three of these, `again` for counts, rows and

@@ -68,6 +68,9 @@ struct Program {
   bool tied = false;
   /// The vocabulary is divided over the ranks (vocabulary.hpp): every rank has an E, S, T and G of each microbatch.
   bool divides_vocabulary = false;
+  /// The gradients of so many workers (comm.workers) are reduced one after the other: each REDUCE of a stage takes
+  /// those of its worker away. With 1, whole gradients stay where they are, and a second REDUCE would add sums up.
+  int workers = 1;
   bool operator==(Program const&) const = default;
 };
 

@@ -37,6 +37,7 @@ struct PassOptions {
   int receives_ahead = 1;                             ///< argument of add_messages()
   int slot_lookahead = 0;                             ///< argument of assign_slots()
   bool close_pairs = false;                           ///< forwards and backwards interleave
+  int workers = 1;                                    ///< argument of add_reductions()
   int resident = 0;                                   ///< microbatches of a stage that remain in slots; 0: all
   std::optional<Sharding> weights = {};               ///< weights come and go
   Execution execution = {};                           ///< the program will run so

@@ -72,8 +72,10 @@ void close_pairs(Program& program);
 bool defer_weight_gradients(Program& compute, int limit);
 
 /// Adds reduce_gradients after a stage's last backward action (and the send that follows it) and one optimizer_step at
-/// the end of each rank's list.
-void add_reductions(Program& program);
+/// the end of each rank's list. With more than one of `workers`, which divide the microbatches, gradients are reduced
+/// behind the last microbatch of each. Throws base::Error where gradients of a worker come before the last ones of
+/// the worker before: they would be in one sum.
+void add_reductions(Program& program, int workers = 1);
 
 /// The complete program for a generator's output: assign_slots, add_messages, add_reductions.
 Program complete(Program compute, int receives_ahead = 1, int slot_lookahead = 0);

@@ -37,6 +37,7 @@ FEATURES = {
     "lookahead": (layouts.lookahead, 1, {"pipeline": 3}),
     "sequence": (layouts.sequence, 4, {}),
     "sums": (layouts.sums, 3, {}),
+    "compression": (layouts.compression, 2, {"replicas": 8}),
     "overlap": (layouts.overlap, 0, {"experts": 12}),
     "preset": (states.preset, 2, {}),
     "shard": (states.shard, 3, {"replicas": 14}),
@@ -148,6 +149,9 @@ def resume(f):
         g.keys.pop("parallel.tp", None)
         g.tp = 1
     if batch % g.dp or f.has("batch.variable") and g.dp > batch:
+        g.keys.pop("parallel.dp", None)
+        g.dp = 1
+    if int(f.get("comm.workers", 0)) % g.dp:
         g.keys.pop("parallel.dp", None)
         g.dp = 1
     if f.layers < g.pp:

@@ -209,6 +209,31 @@ def sums(f):
         f.set(comm__timeout_s=d.among("15.0", "17.5"))
 
 
+def compression(f):
+    """Gradients of workers, compressed on their way over dp: of dense models, whose embedding one stage reads."""
+    d = f.draw
+    if f.experts or f.has("model.load") or f.keys.get("precision.reduction") == "bf16":
+        return
+    if f.pp > 1 and not f.has("pipeline.vocab_parallel"):
+        if f.predicts:
+            return
+        f.set(model__tied_embeddings=False)
+        f.tied = False
+    if f.has("batch.microbatches") or not f.has("batch.global"):
+        each = f.microbatches
+    else:
+        each = int(f.get("batch.global")) // f.micro // f.dp
+    fits = [n for n in range(1, each + 1) if each % n == 0]
+    kind = d.among("int8", "topk", "powersgd")
+    if kind == "powersgd" and f.get("run.precision") == "fp16":
+        kind = "int8"
+    f.set(comm__compress=kind, comm__workers=f.dp * d.among(*fits))
+    if kind == "topk":
+        f.set(comm__topk=d.among("0.05", "0.1", "0.5"))
+    if kind == "powersgd":
+        f.set(comm__powersgd_rank=d.among(1, 2, 3))
+
+
 def planner(f):
     """A machine for which steps are predicted, and often what the layout leaves open chosen by it."""
     d = f.draw

@@ -52,7 +52,7 @@ def shard(f):
     if f.dp * f.cp == 1:
         return
     kind = d.weighted({"optimizer": 4, "gradients": 3, "parameters": 4})
-    if f.has("pipeline.vocab_parallel"):
+    if f.has("pipeline.vocab_parallel") or f.has("comm.compress"):
         kind = "optimizer"
     f.set(memory__shard=kind)
     if f.cp == 1 and f.dp > 2 and d.chance(0.4):

@@ -9,6 +9,8 @@
 #include <p3d/schedule/registry.hpp>
 #include <p3d/schedule/schedule.hpp>
 
+#include <support/errors.hpp>
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -92,6 +94,47 @@ TEST(Passes, the_last_stage_puts_weight_gradients_off) {
   auto const again = deferring;
   EXPECT_FALSE(defer_weight_gradients(deferring, 1)) << "they are split";
   EXPECT_EQ(deferring, again);
+}
+
+TEST(Passes, gradients_are_reduced_behind_each_worker) {
+  auto const two = apply_passes(one_f_one_b(2, 4), {.workers = 2});
+  EXPECT_EQ(
+      to_text(two),
+      "p3d-schedule 1 stages=2 ranks=2 microbatches=4 slots=2,1\n"
+      "rank 0: 0F0@0 0SEND_F0@0 0RECV_B0@0 0F1@1 0SEND_F1@1 0RECV_B1@1 0B0@0 0F2@0 0SEND_F2@0 0RECV_B2@0 0B1@1 "
+      "0REDUCE 0F3@1 0SEND_F3@1 0RECV_B3@1 0B2@0 0B3@1 0REDUCE STEP\n"
+      "rank 1: 1RECV_F0@0 1F0@0 1B0@0 1SEND_B0@0 1RECV_F1@0 1F1@0 1B1@0 1SEND_B1@0 1REDUCE 1RECV_F2@0 1F2@0 1B2@0 "
+      "1SEND_B2@0 1RECV_F3@0 1F3@0 1B3@0 1SEND_B3@0 1REDUCE STEP\n");
+  EXPECT_TRUE(validate(two).empty());
+  // Every schedule reduces as often as it has workers.
+  for (Generator const* g : generators()) {
+    auto const name = std::string(g->name);
+    for (int workers : {1, 2, 4, 8}) {
+      auto const program = apply_passes(generate(name, {2, 8, g->any_stages_per_rank ? 2 : 0}), {.workers = workers});
+      EXPECT_TRUE(validate(program).empty()) << name;
+      std::vector<int> reductions(static_cast<std::size_t>(program.num_stages), 0);
+      for (auto const& actions : program.ranks)
+        for (auto const& a : actions)
+          if (reduces(a.op)) ++reductions[static_cast<std::size_t>(a.stage)];
+      EXPECT_EQ(reductions, std::vector<int>(reductions.size(), workers)) << name;
+      // One REDUCE too few or too early is found.
+      if (workers == 1) continue;
+      auto wrong = program;
+      auto& first = wrong.ranks[0];
+      auto const at = std::find_if(first.begin(), first.end(), [](Action const& a) { return reduces(a.op); });
+      auto const one = *at;
+      first.erase(at);
+      EXPECT_FALSE(validate(wrong).empty()) << name;
+      first.insert(first.begin(), one);
+      EXPECT_FALSE(validate(wrong).empty()) << name;
+    }
+  }
+  // What does not end one worker before the next is refused.
+  Program mixed = gpipe(1, 2);
+  std::swap(mixed.ranks[0][2], mixed.ranks[0][3]);
+  EXPECT_NO_THROW(apply_passes(mixed, {.workers = 1}));
+  p3d::test::expect_error([&] { apply_passes(mixed, {.workers = 2}); },
+                          "0B0@0 of worker 0 behind gradients of worker 1");
 }
 
 // Every schedule, with every limit: what the validator proves runs, and a weight part more than that never waits.
