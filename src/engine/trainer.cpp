@@ -91,6 +91,8 @@ struct Trainer<P>::State {
         }) {
     if (auto* const store = memory.activation_store()) executor.offload_into(*store);
     if (memory.vocabulary() != nullptr) divide_vocabulary();
+    if (rank.config.parallel.pp > 1 && rank.config.pipeline.p2p == config::P2p::ring)
+      executor.make_ring(rank.plan.training.rounds().periodic);
     if (rank.config.timers.level > 1) executor.time_actions();
   }
 

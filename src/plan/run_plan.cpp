@@ -142,6 +142,11 @@ schedule::Execution execution_of(config::Config const& c) {
   out.pairs = c.comm.overlap_experts;
   out.waits_inside = c.parallel.product(layout::sample_axes) > 1 ||
                      (c.model.moe.on() && !layout::expert_exchange_axes(c.parallel).empty());
+  switch (c.pipeline.p2p) {
+    case config::P2p::separate: break;
+    case config::P2p::batched: out.p2p = schedule::P2p::batched; break;
+    case config::P2p::ring: out.p2p = schedule::P2p::ring; break;
+  }
   return out;
 }
 
@@ -223,6 +228,18 @@ void require_agreement(config::Config const& c, schedule::Program const& program
            "set memory.reduce to \"step\", or write REDUCE_SCATTER after each B and W");
 }
 
+/// Refuses rounds whose messages are longer than one call of MPI carries.
+void require_short_messages(config::Config const& c, layout::StageMap const& stages) {
+  constexpr double most = 1 << 30;
+  if (c.pipeline.p2p != config::P2p::ring || c.parallel.pp == 1) return;
+  auto const bytes = model_costs(c, stages).message_bytes;
+  if (bytes <= most) return;
+  base::refuse({.expected = "messages between stages of 1 GiB at most (p2p = \"ring\")",
+                .found = fmt::format("{}", base::human_bytes(bytes)),
+                .where = "pipeline.p2p",
+                .fix = "set pipeline.p2p to \"batched\" or \"separate\", or lower batch.micro"});
+}
+
 }  // namespace
 
 RunPlan make_run_plan(config::Config const& c, Platform const& platform) {
@@ -233,6 +250,7 @@ RunPlan make_run_plan(config::Config const& c, Platform const& platform) {
   require_supported(pipeline.program, c.memory.divides() || c.memory.moves_weights(),
                     c.memory.offload_activations != config::OffloadTo::none);
   if (c.pipeline.schedule == "file") require_agreement(c, pipeline.program);
+  require_short_messages(c, pipeline.stages);
   auto steps = plan_stream(c, pipeline, execution_of(c));
   auto plan =
       make_run_plan(c, std::move(pipeline.stages), std::move(pipeline.program), platform, std::move(steps.stream));

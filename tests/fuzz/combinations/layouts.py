@@ -169,6 +169,11 @@ def vocabulary(f):
                 f.keys.pop(key, None)
 
 
+def p2p(f):
+    """Rounds end with a step; schedules from files here have their stages on neighbours."""
+    f.set(pipeline__p2p="batched" if f.has("optimizer.post_validation") else f.draw.among("batched", "ring", "ring"))
+
+
 def lookahead(f):
     f.set(pipeline__lookahead=f.draw.among(0, 0, 2, 3))
 
