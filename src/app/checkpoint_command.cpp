@@ -111,11 +111,11 @@ int show(std::string const& path, bool norms, bool input) {
                   base::human_count(static_cast<double>(parameters)),
                   has(config::first_moment) ? "first and second" : "none"));
   int workers = 0;
-  for (auto kind : {config::worker_gradient, config::worker_residual})
+  for (auto kind : {config::worker_share, config::worker_residual})
     for (kind.worker = 0; has(kind); ++kind.worker) workers = kind.worker + 1;
   if (workers > 0)
     say(fmt::format("workers       {}, and what each of them remembers ({})", workers,
-                    has(config::applied_gradient) ? config::worker_gradient.name : config::worker_residual.name));
+                    has(config::applied_gradient) ? config::worker_share.name : config::worker_residual.name));
   if (has(config::previous_weights))
     say("versions      the newest weights (parameters) and those before (previous_weights)");
   if (!h.origin.empty()) say(fmt::format("began with    {}", h.origin));

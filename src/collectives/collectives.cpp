@@ -162,23 +162,38 @@ Request start_broadcast(ExecSpace const& exec, Communicator& comm, View1<T> inou
   return buffer.attach(comm.broadcast(buffer.data(), n, type_of<T>(), root, buffer.place()));
 }
 
+namespace {
+template <class T>
+Communicator::Message message_of(ExecSpace const& exec, T* data, std::size_t size, bool sends, int peer, int tag) {
+  using Buffer = detail::Buffer<T>;
+  auto const n = static_cast<std::int64_t>(size);
+  Buffer const buffer(exec, false, data, n, sends ? Buffer::Use::read : Buffer::Use::write);
+  Communicator::Message out{sends, buffer.data(), n, type_of<T>(), peer, tag, buffer.place()};
+  if (buffer.is_copy()) out.completions.push_back(buffer.completion());
+  return out;
+}
+}  // namespace
+
+template <class T>
+Communicator::Message message_to(ExecSpace const& exec, View2<T const> matrix, int peer, int tag) {
+  detail::require_contiguous(matrix);
+  return message_of<T>(exec, const_cast<T*>(matrix.data()), matrix.size(), true, peer, tag);  // a send only reads it
+}
+
+template <class T>
+Communicator::Message message_from(ExecSpace const& exec, View2<T> matrix, int peer, int tag) {
+  detail::require_contiguous(matrix);
+  return message_of<T>(exec, matrix.data(), matrix.size(), false, peer, tag);
+}
+
 template <class T>
 Request start_send(ExecSpace const& exec, Communicator& comm, View2<T const> matrix, int peer, int tag) {
-  detail::require_contiguous(matrix);
-  auto const n = static_cast<std::int64_t>(matrix.size());
-  using Buffer = detail::Buffer<T>;
-  Buffer const buffer(exec, false, const_cast<T*>(matrix.data()), n,
-                      Buffer::Use::read);  // Use::read says that it is not written
-  return buffer.attach(comm.send(buffer.data(), n, type_of<T>(), peer, tag, buffer.place()));
+  return comm.start_message(message_to<T>(exec, matrix, peer, tag));
 }
 
 template <class T>
 Request start_recv(ExecSpace const& exec, Communicator& comm, View2<T> matrix, int peer, int tag) {
-  detail::require_contiguous(matrix);
-  auto const n = static_cast<std::int64_t>(matrix.size());
-  using Buffer = detail::Buffer<T>;
-  Buffer const buffer(exec, false, matrix.data(), n, Buffer::Use::write);
-  return buffer.attach(comm.recv(buffer.data(), n, type_of<T>(), peer, tag, buffer.place()));
+  return comm.start_message(message_from<T>(exec, matrix, peer, tag));
 }
 
 template <class T>
@@ -230,6 +245,8 @@ Request Exchange<T>::start(int tag) {
   template Request start_all_gather<T>(ExecSpace const&, Communicator&, View1<T>, SharePieces const&);                \
   template Request start_broadcast<T>(ExecSpace const&, Communicator&, View1<T>, int);                                \
   template class Exchange<T>;                                                                                         \
+  template Communicator::Message message_to<T>(ExecSpace const&, View2<T const>, int, int);                           \
+  template Communicator::Message message_from<T>(ExecSpace const&, View2<T>, int, int);                               \
   template Request start_send<T>(ExecSpace const&, Communicator&, View2<T const>, int, int);                          \
   template Request start_recv<T>(ExecSpace const&, Communicator&, View2<T>, int, int);
 P3D_INSTANTIATE(float)

@@ -88,23 +88,25 @@ public:
     return {memory, nullptr, [kernels = *kernels_] { return kernels.reached(); }};
   }
 
-  /// Gives the host copy to the request. It is kept until completion, then copied back to the view if it was written.
+  /// Gives the host copy to the request.
   Request attach(Request request) const {
     if (!host_) return request;
-    bool const writes = std::any_of(written_.begin(), written_.end(), [](Run const& run) { return run.size() > 0; });
-    if (!writes) {
-      request.on_complete({}, host_);
-    } else {
-      request.on_complete(
-          [exec = exec_, view = view_, written = written_, memory = host_] {
-            for (auto const& run : written) {
-              if (run.size() > 0) Kokkos::deep_copy(exec, in_view(view, run), in_copy(memory, run));
-            }
-            keep_until(device::Event(exec), memory);
-          },
-          host_);
-    }
+    auto [hook, keep] = completion();
+    request.on_complete(std::move(hook), std::move(keep));
     return request;
+  }
+  /// The end of an operation on the host copy: the copy is kept until then, and copied back to the view if it was
+  /// written.
+  Communicator::Message::Completion completion() const {
+    if (std::none_of(written_.begin(), written_.end(), [](Run const& run) { return run.size() > 0; }))
+      return {{}, host_};
+    return {[exec = exec_, view = view_, written = written_, memory = host_] {
+              for (auto const& run : written) {
+                if (run.size() > 0) Kokkos::deep_copy(exec, in_view(view, run), in_copy(memory, run));
+              }
+              keep_until(device::Event(exec), memory);
+            },
+            host_};
   }
 
 private:

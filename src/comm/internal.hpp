@@ -5,6 +5,7 @@
 
 #include <p3d/comm/communicator.hpp>
 
+#include <array>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -45,9 +46,23 @@ struct CommRecord {
   std::int64_t collectives = 0;  ///< number of collectives started so far; the same on every rank
   std::unordered_map<std::int64_t, std::int64_t> messages;  ///< messages started so far on each line (Pending::line)
   Communicator::Accounting accounting;
+  /// The ranks below and above on the ring, for exchanges with them; MPI_PROC_NULL: nobody.
+  std::array<int, 2> neighbours{MPI_PROC_NULL, MPI_PROC_NULL};
   std::unique_ptr<AllReducer> all_reducer;      ///< null: MPI reduces host memory
   std::unique_ptr<NcclEngine> nccl;             ///< null: MPI reads device memory itself
   int exceptions = std::uncaught_exceptions();  ///< exceptions in flight when the record was made
+};
+
+/// One MPI call that carries several messages, each an operation of its own. All are over when the call is.
+struct SharedCall {
+  MPI_Request request = MPI_REQUEST_NULL;
+  bool begun = false;
+  /// The arguments of MPI_Ineighbor_alltoallw, which MPI reads until the call is over.
+  struct Blocks {
+    std::vector<int> counts;
+    std::vector<MPI_Aint> addresses;
+    std::vector<MPI_Datatype> types;
+  } sends, receives;
 };
 
 /// One operation under way. It has several MPI requests when the message was split.
@@ -57,6 +72,8 @@ struct Pending {
   int peer = -1;  ///< rank in the communicator; -1 for collectives
   /// Operations of one line begin in order: -1 for collectives, else a number of (peer, direction).
   std::int64_t line = -1;
+  /// A send and a receive in one call are of two lines.
+  std::int64_t second_line = -2;
   std::int64_t sequence = 0;  ///< number of the operation in its line
   MPI_Datatype type = MPI_BYTE;
   bool stream_waits = false;  ///< wait() ends with the launch; work.stream waits for the end
@@ -65,6 +82,7 @@ struct Pending {
   Work work;
   std::int64_t Communicator::Sent::*sent = nullptr;  ///< the counter to which work.sent is added
   std::vector<MPI_Request> parts;
+  std::shared_ptr<SharedCall> shared;  ///< the call that carries this message and others; null: none
   std::vector<std::int64_t> receives;  ///< elements that each of the first parts, which receive, must bring
   std::vector<std::function<void()>> hooks;
   std::vector<std::shared_ptr<void>> keep;

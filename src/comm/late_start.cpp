@@ -9,7 +9,11 @@ namespace p3d::comm::detail {
 
 namespace {
 
-bool same_line(Pending const& a, Pending const& b) { return a.comm == b.comm && a.line == b.line; }
+/// True where one of the two must begin before the other one.
+bool same_line(Pending const& a, Pending const& b) {
+  auto const of_b = [&](std::int64_t line) { return line == b.line || line == b.second_line; };
+  return a.comm == b.comm && (of_b(a.line) || (a.second_line >= 0 && of_b(a.second_line)));
+}
 
 struct LateOperation {
   Pending* pending;
@@ -44,12 +48,12 @@ void begin_later(Pending& pending, std::function<bool()> ready, std::function<vo
 bool begin_late_operations() {
   auto& all = late_operations();
   bool moved = false;
-  std::vector<Pending const*> held;  // of each line, the first operation that is not ready
+  std::vector<Pending const*> held;  // those that have not begun, up to here
   for (auto late = all.begin(); late != all.end();) {
     bool const behind =
-        std::any_of(held.begin(), held.end(), [&](auto const* first) { return same_line(*first, *late->pending); });
+        std::any_of(held.begin(), held.end(), [&](auto const* before) { return same_line(*before, *late->pending); });
     if (behind || (late->ready && !late->ready())) {
-      if (!behind) held.push_back(late->pending);
+      held.push_back(late->pending);
       ++late;
       continue;
     }

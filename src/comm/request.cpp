@@ -20,6 +20,12 @@ bool test(Pending& pending) {
     pending.engine->require_working();
     return false;
   }
+  if (pending.shared) {
+    int over = 0;
+    if (pending.shared->begun)
+      check(MPI_Test(&pending.shared->request, &over, MPI_STATUS_IGNORE), pending.operation, pending.comm->name);
+    return over != 0;
+  }
   bool all = true;
   for (std::size_t i = 0; i < pending.parts.size(); ++i) {
     if (pending.parts[i] == MPI_REQUEST_NULL) continue;
@@ -76,6 +82,7 @@ Request::~Request() {
       detail::give_up_late(*state_);
       open = true;
     }
+    open = open || (state_->shared && !(state_->shared->begun && state_->shared->request == MPI_REQUEST_NULL));
     for (auto& part : state_->parts) {
       if (part == MPI_REQUEST_NULL) continue;
       open = true;

@@ -82,6 +82,9 @@ void add_pipeline(std::vector<Key>& table) {
   s.choice("flush", &Pipeline::flush,
            "with optimizer.delay = 1: whether the pipeline empties between steps; auto: where it has to; never: refuse "
            "what makes it");
+  s.choice("p2p", &Pipeline::p2p,
+           "how messages between stages start: each by itself; batched: a send with the receive beside it; ring: those "
+           "of a step in one neighbourhood exchange");
   s.number("max_memory", &Pipeline::max_memory, {.max = 1e9},
            "of schedule = \"auto\": GiB that a rank may use for weights, gradients, moments and activations; 0: any");
   s.add("layers_per_stage", "\"even\" | \"cost\" | list of integers >= 0",

@@ -168,6 +168,8 @@ void check_post_validation(Check const& c) {
   refuse("optimizer.delay", config.optimizer.delay > 0,
          "gradients that are not late: one older version of the weights is kept, to read it or to take an update back",
          fmt::format("{}", config.optimizer.delay));
+  refuse("pipeline.p2p", config.pipeline.p2p == P2p::ring && c.known({"parallel.pp"}) && config.parallel.pp > 1,
+         "messages that start one by one: a step that begins anew would leave its rounds half done", "p2p = \"ring\"");
   constexpr auto in_memory = "resident weights, moments and activations, to take an update back";
   auto const& m = config.memory;
   for (auto const& [other, place] : {std::pair("memory.offload_optimizer", m.offload_optimizer),

@@ -129,7 +129,8 @@ void add_factors(std::vector<io::CheckpointPart>& out, RankContext& rank, StageU
 }
 
 /// Adds the parts of what comm.compress remembers of a stage. A replica has what it applied, and what its workers
-/// remember. `arrays` of another number of workers are for reading: the sum over workers stays.
+/// remember. `arrays` of another number of workers are for reading, after Trainer::forget_compression(): the sum over
+/// workers stays.
 template <class P>
 void add_compression(std::vector<io::CheckpointPart>& out, RankContext& rank, StageUnit<P>& unit,
                      config::StateArrays arrays) {
@@ -140,8 +141,6 @@ void add_compression(std::vector<io::CheckpointPart>& out, RankContext& rank, St
   bool const others = arrays.back().worker + 1 != workers;
   std::vector<Numbers> own;
   for (int j = 0; j < each; ++j) own.push_back(compressor.of_worker(j));
-  if (others && arrays.back().worker >= 0)
-    for (auto const& numbers : own) Kokkos::deep_copy(rank.exec, numbers, 0);
   for (auto const& array : arrays) {
     if (array.rows > 0) {
       add_factors(out, rank, unit, array);

@@ -17,6 +17,8 @@
 #include <p3d/schedule/query.hpp>
 
 #include "activation_store.hpp"
+#include "executor_messages.hpp"
+#include "program_run.hpp"
 #include "stage_messages.hpp"
 #include "vocabulary_actions.hpp"
 
@@ -28,28 +30,15 @@ namespace p3d::engine {
 using schedule::Action;
 using schedule::Op;
 
-/// The state of one pass over a program.
-template <class P>
-struct Executor<P>::ProgramRun {
-  schedule::Program const& program;
-  bool pairs, waits_inside, training;
-  double loss_scale;
-  Hooks const& hooks;
-  Recorder* recorder;
-  std::vector<Action> const* actions;       ///< the list of this rank
-  std::vector<Detail> const* details;       ///< one for each action of the list
-  int microbatches = schedule::any_number;  ///< number in the step; those from there on are the next one's
-  bool flushes = true;                      ///< STEP waits for what is under way
-};
-
 template <class P>
 Executor<P>::Executor(std::map<int, StagePort<P>> stages, comm::Communicator& pipeline, device::ExecSpace const& exec,
                       std::function<double()> waited)
-    : stages_(std::move(stages)), pipeline_(&pipeline), exec_(exec), waited_(std::move(waited)) {}
+    : stages_(std::move(stages)), pipeline_(&pipeline), start_(pipeline), exec_(exec), waited_(std::move(waited)) {}
 
 template <class P>
-std::vector<typename Executor<P>::Detail> const& Executor<P>::details(schedule::Program const& program,
+std::vector<typename Executor<P>::Detail> const& Executor<P>::details(schedule::ValidProgram const& proved,
                                                                       std::vector<Action> const& actions) {
+  schedule::Program const& program = proved;
   auto& out = details_[&actions];
   if (out.size() == actions.size()) return out;
   std::map<std::pair<int, bool>, std::size_t> last;  // by stage, of its own parameters and of the vocabulary's
@@ -65,6 +54,8 @@ std::vector<typename Executor<P>::Detail> const& Executor<P>::details(schedule::
   auto const& all = program.ranks[static_cast<std::size_t>(pipeline_->rank())];
   auto const gradients = &actions == &all ? schedule::moves_gradients(program, pipeline_->rank())
                                           : std::vector<bool>(actions.size(), false);  // streams move none
+  auto const same_call = proved.execution().p2p == schedule::P2p::batched ? schedule::same_call(program, actions)
+                                                                          : std::vector<int>(actions.size(), -1);
   out.clear();
   for (std::size_t i = 0; i < actions.size(); ++i) {
     auto const& a = actions[i];
@@ -75,6 +66,8 @@ std::vector<typename Executor<P>::Detail> const& Executor<P>::details(schedule::
     d.reads_next = schedule::makes_input_gradient(a.op) && schedule::output_is_local(program, a.stage);
     d.completes = completes[i];
     d.gradients = gradients[i];
+    int const here = static_cast<int>(i), other = same_call[i];
+    if (other >= 0) d.call = {std::min(here, other), here < other};
   }
   return out;
 }
@@ -89,15 +82,20 @@ typename Executor<P>::ProgramRun Executor<P>::prepare(schedule::ValidProgram con
   P3D_REQUIRE(!program.divides_vocabulary || vocabulary_, "a divided vocabulary has somebody for its actions");
   bool const training = proved.pass() == schedule::Pass::training;
   auto const& actions = program.ranks[static_cast<std::size_t>(pipeline_->rank())];
-  return {program,
-          how.pairs,
-          how.waits_inside,
-          training,
-          loss_scale,
-          hooks,
-          training ? recorder_ : nullptr,
-          &actions,
-          &details(program, actions)};
+  ProgramRun run{program,
+                 how.pairs,
+                 how.waits_inside,
+                 training,
+                 loss_scale,
+                 hooks,
+                 training ? recorder_ : nullptr,
+                 &actions,
+                 &details(proved, actions)};
+  if (how.p2p == schedule::P2p::ring && pipeline_->size() > 1) {
+    P3D_REQUIRE(start_.has_ring(), "rounds have their communicator");
+    run.rounds = &proved.rounds().ranks[static_cast<std::size_t>(pipeline_->rank())];
+  }
+  return run;
 }
 
 template <class P>
@@ -117,6 +115,7 @@ void Executor<P>::run(schedule::ValidProgram const& program, std::int64_t step, 
   run_actions(opened.actions, run.actions->size(), step, run);
   comm::set_activity(step, "end of the step");
   wait_for_all_sends(run);
+  timed(Phase::pipeline_wait, [&] { start_.finish(); });
   if (!run.training) times_ = before;
 }
 
@@ -124,6 +123,7 @@ template <class P>
 void Executor<P>::run(schedule::Stream const& stream, bool another_follows, std::int64_t step, double loss_scale,
                       Hooks const& hooks) {
   auto run = prepare(stream.steps, loss_scale, hooks);
+  P3D_REQUIRE(!run.rounds, "the rounds of a step end with it");
   P3D_REQUIRE(!run.pairs && !run.program.divides_vocabulary && store_ == nullptr, "a stream has F, B, I and W alone");
   auto const opened = std::exchange(opened_, {});
   bool const begun = opened.program != nullptr;
@@ -133,7 +133,7 @@ void Executor<P>::run(schedule::Stream const& stream, bool another_follows, std:
   auto const& part = parts[static_cast<std::size_t>(pipeline_->rank())];
   auto const actions = slot_names_.apply(stream.steps, part, begun);
   run.actions = &actions;
-  run.details = &details(run.program, part.actions);
+  run.details = &details(stream.steps, part.actions);
   run.microbatches = stream.microbatches;
   run.flushes = !another_follows;
   run.recorder = nullptr;
@@ -171,7 +171,7 @@ void Executor<P>::open(schedule::ValidProgram const& program, schedule::Opening 
                        Hooks const& hooks) {
   P3D_REQUIRE(!has_opened(), "one opening at a time");
   auto run = prepare(program, 0.0, hooks);
-  P3D_REQUIRE(!run.pairs, "an opening has no backward, nor half a pair");
+  P3D_REQUIRE(!run.pairs && !run.rounds, "an opening has no backward, nor half a pair or a part of the rounds");
   auto const here = static_cast<std::size_t>(pipeline_->rank());
   if (run.recorder) run.recorder->begin_step(step);
   base::Polling const polling(comm::progress);  // the sum that the last step waits for
@@ -208,6 +208,7 @@ void Executor<P>::run_actions(std::size_t first, std::size_t end, std::int64_t s
   for (std::size_t i = first; i < end; ++i) {
     comm::set_activity(step, known[i].text.c_str());
     comm::progress();  // messages begin whose kernels have ended meanwhile
+    if (run.rounds) start_rounds(i, run);
     if (run.pairs && schedule::begins_pair(actions, i)) {
       execute_pair(i++, run);
     } else if (times_actions_ && run.training) {
@@ -218,6 +219,8 @@ void Executor<P>::run_actions(std::size_t first, std::size_t end, std::int64_t s
       execute(actions[i], known[i], run);
     }
   }
+  start_.release();
+  if (run.rounds) start_rounds(end, run);
 }
 
 template <class P>
@@ -251,6 +254,7 @@ void Executor<P>::book(Op op, double seconds) {
 template <class P>
 void Executor<P>::before(Action const& action, ProgramRun const& run) {
   if (deferred_.empty()) return;
+  start_.release();
   post_deferred(run);
   bool const needed = std::any_of(deferred_.begin(), deferred_.end(),
                                   [&](Action const& d) { return d.stage == action.stage && d.slot == action.slot; });
@@ -296,7 +300,9 @@ void Executor<P>::execute(Action const& action, Detail const& detail, ProgramRun
   if (reads_newest(action, run)) timed(Phase::optimizer, run.hooks.newest_needed);
   switch (action.op) {
     case Op::recv_activation:
-    case Op::recv_gradient: receive_or_defer(action, run); break;
+    case Op::recv_gradient:
+      if (!run.rounds) receive_or_defer(action, detail.call, run);
+      break;
     case Op::offload_activations:
     case Op::reload_activations: move_activations(action, detail, run); break;
     case Op::forward:
@@ -310,7 +316,9 @@ void Executor<P>::execute(Action const& action, Detail const& detail, ProgramRun
       timed(Phase::backward, [&] { backward(action, detail, run); });
       break;
     case Op::send_activation:
-    case Op::send_gradient: send(action, run); break;
+    case Op::send_gradient:
+      if (!run.rounds) start_.start(slot_message(action, run), detail.call);
+      break;
     case Op::reduce_gradients:
     case Op::reduce_scatter_gradients: timed(Phase::dp_comm, [&] { run.hooks.reduce_gradients(action.stage); }); break;
     case Op::optimizer_step:
@@ -372,51 +380,6 @@ void Executor<P>::take_slot(Action const& action, ProgramRun const& run) {
 template <class P>
 void Executor<P>::shape_slot(Action const& action, ProgramRun const& run) {
   stage(action).shape(action.slot, run.hooks.length ? run.hooks.length(action.microbatch) : 0);
-}
-
-template <class P>
-void Executor<P>::free_buffer(Action const& receive, ProgramRun const& run) {
-  if (receive.op == Op::recv_activation) return take_slot(receive, run);
-  timed_wait(messages(receive).send_gradient, Op::send_gradient, receive, run);
-  if (store_ && store_->writes_gradient(receive.stage, receive.slot))
-    wait_for_store(Op::offload_activations, receive.stage, receive, run);
-}
-
-template <class P>
-bool Executor<P>::buffer_is_free(Action const& receive) {
-  auto& m = messages(receive);
-  if (receive.op == Op::recv_gradient)
-    return m.send_gradient.test() && !(store_ && store_->writes_gradient(receive.stage, receive.slot));
-  return m.send_activation.test() && m.send_gradient.test() && !(store_ && store_->writes(receive.stage, receive.slot));
-}
-
-template <class P>
-void Executor<P>::receive_or_defer(Action const& action, ProgramRun const& run) {
-  bool const behind =
-      std::any_of(deferred_.begin(), deferred_.end(), [&](Action const& d) { return d.op == action.op; });
-  if (!run.waits_inside && (behind || !buffer_is_free(action))) {
-    deferred_.push_back(action);
-    return;
-  }
-  free_buffer(action, run);
-  receive(action, run);
-}
-
-template <class P>
-void Executor<P>::post_deferred(ProgramRun const& run) {
-  while (!deferred_.empty() && buffer_is_free(deferred_.front())) {
-    receive(deferred_.front(), run);
-    deferred_.pop_front();
-  }
-}
-
-template <class P>
-void Executor<P>::flush_deferred(ProgramRun const& run) {
-  auto const due = std::exchange(deferred_, {});  // the waits below have nothing left to flush
-  for (Action const& action : due) {
-    free_buffer(action, run);
-    receive(action, run);
-  }
 }
 
 template <class P>
@@ -525,42 +488,6 @@ void Executor<P>::backward(Action const& action, Detail const& detail, ProgramRu
 }
 
 template <class P>
-void Executor<P>::receive(Action const& action, ProgramRun const& run) {
-  using Message = typename model::Stage<P>::Message;
-  auto& m = messages(action);
-  if (action.op == Op::recv_activation) {
-    shape_slot(action, run);
-    m.recv_activation = start_message(exec_, *pipeline_, stage(action), action, Message::input, run.program);
-  } else {
-    // The gradient's buffer may still carry the gradient that this slot's last microbatch sent: take_slot waited for
-    // it.
-    m.recv_gradient = start_message(exec_, *pipeline_, stage(action), action, Message::output_gradient, run.program);
-  }
-}
-
-template <class P>
-void Executor<P>::send(Action const& action, ProgramRun const& run) {
-  using Message = typename model::Stage<P>::Message;
-  auto& m = messages(action);
-  bool const forward = action.op == Op::send_activation;
-  auto& request = forward ? m.send_activation : m.send_gradient;
-  request = start_message(exec_, *pipeline_, stage(action), action, forward ? Message::output : Message::input_gradient,
-                          run.program);
-}
-
-template <class P>
-void Executor<P>::wait_for_all_sends(ProgramRun const& run) {
-  for (auto& [place, m] : messages_) {
-    Action const slot{Op::forward, place.first, -1, place.second};
-    timed_wait(m.send_activation, Op::send_activation, slot, run);
-    timed_wait(m.send_gradient, Op::send_gradient, slot, run);
-  }
-  if (!run.program.divides_vocabulary) return;
-  Action const last{Op::embed_backward, 0};
-  vocabulary_->finish([&](comm::Request& request) { timed_wait(request, last.op, last, run); });
-}
-
-template <class P>
 template <class Work>
 void Executor<P>::timed(Phase phase, Work&& work) {
   double const waited_before = waited_();
@@ -574,6 +501,7 @@ void Executor<P>::timed(Phase phase, Work&& work) {
 template <class P>
 void Executor<P>::timed_wait(comm::Request& request, Op message, Action const& action, ProgramRun const& run) {
   if (!request.active()) return;
+  start_.release();
   if (!deferred_.empty()) {
     if (request.test()) return;
     flush_deferred(run);

@@ -330,7 +330,7 @@ plan::MemoryPrediction RankMemory<P>::in_use() const {
     m.params += static_cast<std::int64_t>(unit->newest_values.size() * sizeof(typename P::Storage));
     m.grads += used.grads + static_cast<std::int64_t>(unit->gradient_wire.size() * sizeof(device::bfloat16) +
                                                       unit->held_gradients.size() * sizeof(typename P::Gradient));
-    if (unit->compressor) m.grads += unit->compressor->plan().buffer_bytes() + unit->compressor->plan().state_bytes();
+    if (unit->compressor) m.grads += unit->compressor->bytes();
     m.optimizer += used.master + unit->state.bytes();
   }
   m.workspace = predicted.workspace;

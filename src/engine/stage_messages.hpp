@@ -26,11 +26,11 @@ inline Route route(schedule::Action const& message, schedule::Program const& pro
   return {schedule::rank_of(program, other), 2 * receiver + (forward ? activation : gradient)};
 }
 
-/// Starts the message `what` of the slot of `action` of a stage.
+/// The message `what` of the slot of `action` of a stage, which can start now.
 template <class P>
-comm::Request start_message(device::ExecSpace const& exec, comm::Communicator& pipeline, model::Stage<P>& stage,
-                            schedule::Action const& action, typename model::Stage<P>::Message what,
-                            schedule::Program const& program) {
+comm::Communicator::Message make_message(device::ExecSpace const& exec, model::Stage<P>& stage,
+                                         schedule::Action const& action, typename model::Stage<P>::Message what,
+                                         schedule::Program const& program) {
   using Message = typename model::Stage<P>::Message;
   using S = typename P::Storage;
   auto const [peer, tag] = route(action, program);
@@ -45,19 +45,19 @@ comm::Request start_message(device::ExecSpace const& exec, comm::Communicator& p
       using device::View1;
       auto const narrow = stage.narrow(action.slot, what);
       if (receives) {
-        auto request = collectives::start_recv<bfloat16>(exec, pipeline, narrow, peer, tag);
-        request.on_complete([exec = exec, narrow, whole] {
+        auto message = collectives::message_from<bfloat16>(exec, narrow, peer, tag);
+        message.completions.push_back({[exec = exec, narrow, whole] {
           kernels::convert<bfloat16, S>(exec, View1<bfloat16 const>(device::flat(narrow)), device::flat(whole));
-        });
-        return request;
+        }});
+        return message;
       }
       kernels::convert<S, bfloat16>(exec, View1<S const>(device::flat(whole)), device::flat(narrow));
-      return collectives::start_send<bfloat16>(exec, pipeline, narrow, peer, tag);
+      return collectives::message_to<bfloat16>(exec, narrow, peer, tag);
     }
   }
 #endif
-  if (receives) return collectives::start_recv<S>(exec, pipeline, whole, peer, tag);
-  return collectives::start_send<S>(exec, pipeline, whole, peer, tag);
+  if (receives) return collectives::message_from<S>(exec, whole, peer, tag);
+  return collectives::message_to<S>(exec, whole, peer, tag);
 }
 
 /// Sends or receives a message of the size of that of `action`, of numbers that mean nothing, and waits for it.

@@ -91,6 +91,8 @@ struct Trainer<P>::State {
         }) {
     if (auto* const store = memory.activation_store()) executor.offload_into(*store);
     if (memory.vocabulary() != nullptr) divide_vocabulary();
+    if (rank.config.parallel.pp > 1 && rank.config.pipeline.p2p == config::P2p::ring)
+      executor.make_ring(rank.plan.training.rounds().periodic);
     if (rank.config.timers.level > 1) executor.time_actions();
   }
 
@@ -310,6 +312,12 @@ optim::LossScaleState const& Trainer<P>::loss_scale() const {
 template <class P>
 void Trainer<P>::set_loss_scale(optim::LossScaleState const& state) {
   state_->end.loss_scaler().set_state(state);
+}
+
+template <class P>
+void Trainer<P>::forget_compression() {
+  for (auto& [number, unit] : state_->memory.units())
+    if (unit->compressor) unit->compressor->forget();
 }
 
 template <class P>

@@ -171,7 +171,7 @@ void encode_topk(ExecSpace const& exec, CodedLines const& lines, Acc<G> factor, 
   for_units(
       "p3d::kernels::encode_topk", exec, out.first, out.last, KOKKOS_LAMBDA(std::int64_t unit) {
         auto const begin = first_element(lines, unit);
-        auto const k = lines.kept;
+        auto const k = lines.chosen;
         auto* const value = reinterpret_cast<A*>(bytes_at(out, lines, unit));
         auto* const index = reinterpret_cast<std::int32_t*>(value + k);
         A finite = 0;
@@ -218,7 +218,7 @@ void add_topk(ExecSpace const& exec, CodedLines const& lines, Acc<G> factor, int
           }
           return;
         }
-        auto const k = lines.kept;
+        auto const k = lines.chosen;
         bool good = true;
         for (int v = 0; v < workers; ++v, from += in.each) {
           auto const* const value = reinterpret_cast<A const*>(from);

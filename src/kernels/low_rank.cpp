@@ -87,17 +87,51 @@ void dot_products(ExecSpace const& exec, View2<A const> x, bool rows, int i, Vie
 }
 
 template <class A>
-void orthogonalise(ExecSpace const& exec, View2<A> x, bool rows, int i, View1<A const> dots) {
+void square_norms(ExecSpace const& exec, View2<A const> x, bool rows, View1<A> norms) {
+  auto const length = static_cast<std::int64_t>(x.extent(rows ? 1 : 0));
+  for_rows(
+      "p3d::kernels::square_norms", exec, static_cast<std::int64_t>(norms.extent(0)),
+      KOKKOS_LAMBDA(RowTeam const& team, std::int64_t k) {
+        auto const sum = sum_of<A>(team, length, [=](std::int64_t e) {
+          A const value = rows ? x(k, e) : x(e, k);
+          return value * value;
+        });
+        once(team, [&] { norms(k) = sum; });
+      });
+}
+
+template <class A>
+void orthogonalise(ExecSpace const& exec, View2<A> x, bool rows, int i, View1<A const> dots, View1<A const> norms) {
   auto const number = static_cast<std::int64_t>(dots.extent(0));
+  // A square of the root of the unit of rounding: between what rounding leaves and directions that matter.
+  constexpr A least = sizeof(A) == 8 ? A(0x1p-52) : A(0x1p-23);
   for_each_number(
       "p3d::kernels::orthogonalise", exec, static_cast<std::int64_t>(x.extent(rows ? 1 : 0)),
       KOKKOS_LAMBDA(std::int64_t e) {
         A const square = dots(i);
-        if (!(square != A(0))) return;
+        A longest = 0;
+        for (std::int64_t k = 0; k < number; ++k) longest = norms(k) > longest ? norms(k) : longest;
         auto& own = rows ? x(i, e) : x(e, i);
+        if (square <= least * longest) {
+          own = A(0);
+          return;
+        }
         A const value = own;
         for (std::int64_t k = i + 1; k < number; ++k) (rows ? x(k, e) : x(e, k)) -= dots(k) / square * value;
         own = value / std::sqrt(square);
+      });
+}
+
+template <class A>
+void draw_zero_rows(ExecSpace const& exec, base::RandomKey key, std::uint64_t stream, std::int64_t first,
+                    View1<A const> norms, View2<A> q) {
+  auto const rank = static_cast<std::int64_t>(q.extent(0));
+  for_each_number(
+      "p3d::kernels::draw_zero_rows", exec, static_cast<std::int64_t>(q.extent(1)), KOKKOS_LAMBDA(std::int64_t col) {
+        for (std::int64_t k = 0; k < rank; ++k)
+          if (norms(k) == A(0))
+            q(k, col) =
+                static_cast<A>(base::random_normal(key, stream, static_cast<std::uint64_t>((first + col) * rank + k)));
       });
 }
 
@@ -125,11 +159,14 @@ void subtract_product(ExecSpace const& exec, A factor, View2<A const> p, View2<A
   template void write_product<G>(ExecSpace const&, Acc<G>, View2<Acc<G> const>, View2<Acc<G> const>, View2<G>);
 P3D_GRADIENT_TYPES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE
-#define P3D_INSTANTIATE(A)                                                                \
-  template void add_left<A>(ExecSpace const&, View2<A const>, View2<A const>, View2<A>);  \
-  template void add_right<A>(ExecSpace const&, View2<A const>, View2<A const>, View2<A>); \
-  template void dot_products<A>(ExecSpace const&, View2<A const>, bool, int, View1<A>);   \
-  template void orthogonalise<A>(ExecSpace const&, View2<A>, bool, int, View1<A const>);  \
+#define P3D_INSTANTIATE(A)                                                                                        \
+  template void add_left<A>(ExecSpace const&, View2<A const>, View2<A const>, View2<A>);                          \
+  template void add_right<A>(ExecSpace const&, View2<A const>, View2<A const>, View2<A>);                         \
+  template void dot_products<A>(ExecSpace const&, View2<A const>, bool, int, View1<A>);                           \
+  template void square_norms<A>(ExecSpace const&, View2<A const>, bool, View1<A>);                                \
+  template void orthogonalise<A>(ExecSpace const&, View2<A>, bool, int, View1<A const>, View1<A const>);          \
+  template void draw_zero_rows<A>(ExecSpace const&, base::RandomKey, std::uint64_t, std::int64_t, View1<A const>, \
+                                  View2<A>);                                                                      \
   template void subtract_product<A>(ExecSpace const&, A, View2<A const>, View2<A const>, View2<A>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)

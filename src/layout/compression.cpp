@@ -15,10 +15,7 @@ using base::Code;
 using config::Compress;
 
 base::CodedLines lines_of(LocalParam const& item, config::Comm const& comm, std::int64_t number_bytes) {
-  auto const& splits = item.spec->splits;
-  auto const cuts = [&](int dimension) {
-    return std::any_of(splits.begin(), splits.end(), [&](Split const& s) { return s.dimension == dimension; });
-  };
+  auto const cuts = [&](int dimension) { return !cutting_axes(*item.spec, dimension).empty(); };
   base::CodedLines t;
   t.offset = item.offset;
   t.number_bytes = number_bytes;
@@ -32,7 +29,7 @@ base::CodedLines lines_of(LocalParam const& item, config::Comm const& comm, std:
   if (item.spec->rows == 1) return t;
   t.code = comm.compress == config::Compress::int8 ? Code::int8 : Code::topk;
   if (t.code == Code::topk)
-    t.kept = std::clamp<std::int64_t>(std::llround(comm.topk * static_cast<double>(t.length)), 1, t.length);
+    t.chosen = std::clamp<std::int64_t>(std::llround(comm.topk * static_cast<double>(t.length)), 1, t.length);
   return t;
 }
 
@@ -77,7 +74,7 @@ std::int64_t Compression::longest_part() const {
 }
 
 std::int64_t Compression::buffer_bytes() const {
-  if (kind == Compress::powersgd) return left_numbers * number_bytes;
+  if (kind == Compress::powersgd) return (left_numbers + 2 * rank) * number_bytes;  // and products of columns
   if (kind == Compress::topk) return workers * bytes();
   return workers_of_replica() * bytes() + workers * longest_part() + bytes();
 }

@@ -56,6 +56,8 @@ public:
       keys_.push_back(base::random_key(seed, "compress." + params.items()[t.item].spec->name));
   }
 
+  std::int64_t bytes() const override { return bytes_in(taken_) + bytes_in(received_) + bytes_in(sums_); }
+
   void take(int index, std::int64_t step, double) override {
     step_ = step;
     auto const each = plan_.workers_of_replica();
@@ -131,7 +133,7 @@ private:
   std::int64_t step_ = 0;
 };
 
-/// The numbers that changed most (EF21): an all-gather of what all workers kept.
+/// The numbers that changed most (EF21): an all-gather of what all workers chose.
 template <class T>
 class TopK final : public GradientCompressor<T> {
   using GradientCompressor<T>::plan_;
@@ -145,14 +147,16 @@ public:
         exec_(exec),
         gradients_(gradients),
         replicas_(&replicas),
-        kept_(make_words("p3d::parallel::kept_gradients", plan_.workers * plan_.bytes())),
+        chosen_(make_words("p3d::parallel::chosen_gradients", plan_.workers * plan_.bytes())),
         applied_(device::large_array<Number>("p3d::parallel::applied_gradient", plan_.state_elements)),
-        shares_(device::large_array<Number>("p3d::parallel::worker_gradients",
+        shares_(device::large_array<Number>("p3d::parallel::worker_shares",
                                             plan_.workers_of_replica() * plan_.state_elements)) {}
+
+  std::int64_t bytes() const override { return bytes_in(chosen_) + bytes_in(applied_) + bytes_in(shares_); }
 
   void take(int index, std::int64_t, double factor) override {
     auto const first = replicas_->rank() * plan_.workers_of_replica();
-    auto* const out = bytes_of(kept_, (first + index) * plan_.bytes());
+    auto* const out = bytes_of(chosen_, (first + index) * plan_.bytes());
     for_pieces(plan_, 0, [&](auto const& piece, auto const& lines) {
       kernels::encode_topk<T>(exec_, lines, static_cast<Number>(factor), device::View1<T const>(gradients_),
                               of_worker(index), {out + piece.at, piece.first, piece.last});
@@ -163,14 +167,14 @@ public:
     std::vector<std::int64_t> bounds;
     for (int r = 0; r <= plan_.replicas; ++r)
       bounds.push_back(r * plan_.workers_of_replica() * plan_.bytes() / word_bytes);
-    request_ = collectives::start_all_gather<std::int64_t>(exec_, *replicas_, kept_, bounds);
+    request_ = collectives::start_all_gather<std::int64_t>(exec_, *replicas_, chosen_, bounds);
   }
 
   void add_up() override {}
 
   void finish(double factor) override {
     if (request_.active()) request_.wait();
-    std::byte const* const in = bytes_of(kept_, 0);
+    std::byte const* const in = bytes_of(chosen_, 0);
     for_pieces(plan_, 0, [&](auto const& piece, auto const& lines) {
       kernels::add_topk<T>(exec_, lines, static_cast<Number>(1.0 / factor), plan_.workers,
                            {in + piece.at, piece.first, piece.last, plan_.bytes()}, applied_, gradients_);
@@ -187,7 +191,7 @@ private:
   device::ExecSpace exec_;
   device::View1<T> gradients_;
   comm::Communicator* replicas_;
-  Words kept_;  ///< by worker, of all replicas
+  Words chosen_;  ///< by worker, of all replicas
   device::Owned1<Number> applied_, shares_;
   comm::Request request_;
 };

@@ -9,6 +9,12 @@
 
 namespace p3d::parallel {
 
+/// Bytes of an array.
+template <class V>
+std::int64_t bytes_in(V const& array) {
+  return static_cast<std::int64_t>(array.extent(0) * sizeof(typename V::value_type));
+}
+
 /// The kind of comm.compress = "powersgd" (low_rank.cpp).
 template <class T>
 std::unique_ptr<GradientCompressor<T>> make_low_rank(device::ExecSpace const& exec, layout::Compression plan,

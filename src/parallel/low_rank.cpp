@@ -8,7 +8,6 @@
 #include <p3d/base/error.hpp>
 #include <p3d/base/random.hpp>
 #include <p3d/collectives/collectives.hpp>
-#include <p3d/device/guard.hpp>
 #include <p3d/device/memory.hpp>
 #include <p3d/kernels/elementwise.hpp>
 #include <p3d/kernels/low_rank.hpp>
@@ -40,20 +39,27 @@ public:
         right_(device::large_array<Number>("p3d::parallel::low_rank_right", plan_.right_numbers)),
         residuals_(
             device::large_array<Number>("p3d::parallel::residuals", plan_.workers_of_replica() * plan_.state_elements)),
-        dots_("p3d::parallel::low_rank_products", static_cast<std::size_t>(plan_.rank)) {
+        dots_("p3d::parallel::low_rank_products", static_cast<std::size_t>(plan_.rank)),
+        norms_("p3d::parallel::low_rank_norms", static_cast<std::size_t>(plan_.rank)) {
     for (auto const& t : plan_.low_rank) {
       auto const& item = params.items()[t.item];
       Matrix m{item.offset, item.rows, item.cols, t.left, t.right};
       m.row_ranks = &groups(layout::cutting_axes(*item.spec, 0));
       m.column_ranks = &groups(layout::cutting_axes(*item.spec, 1));
+      m.key = base::random_key(seed, "low_rank." + item.spec->name);
+      m.first_column = item.col_begin;
       matrices_.push_back(m);
-      draw(m, base::random_key(seed, "low_rank." + item.spec->name), item.col_begin);
     }
     for (auto const& t : plan_.tensors)
       plain_.push_back({params.items()[t.item].offset, params.items()[t.item].size()});
   }
 
-  void take(int index, std::int64_t, double factor) override {
+  std::int64_t bytes() const override {
+    return bytes_in(left_) + bytes_in(right_) + bytes_in(residuals_) + bytes_in(dots_) + bytes_in(norms_);
+  }
+
+  void take(int index, std::int64_t step, double factor) override {
+    step_ = step;
     auto const by = static_cast<Number>(factor);
     if (index == 0) kernels::fill<Number>(exec_, left_, Number(0));
     for (auto const& m : matrices_) {
@@ -70,7 +76,13 @@ public:
 
   void start() override {
     for (auto const& m : matrices_) {
-      orthonormalise(right(m), true, *m.column_ranks);
+      // Rows of Q without a direction are drawn anew: all at first, and those that the matrix had no directions for.
+      for (int turn = 0; turn < 2; ++turn) {
+        square_norms(right(m), true, *m.column_ranks);
+        kernels::draw_zero_rows<Number>(exec_, m.key, static_cast<std::uint64_t>(step_), m.first_column, norms_,
+                                        right(m));
+        orthonormalise(right(m), true, *m.column_ranks);
+      }
       for (int j = 0; j < plan_.workers_of_replica(); ++j)
         kernels::add_left<Number>(exec_, remembered(m, j), right(m), left(m));
       sum_over(*m.column_ranks, part<Number>(left_, m.left, m.rows * plan_.rank));
@@ -116,6 +128,8 @@ private:
   /// A matrix that is compressed: its place among the gradients, and those of its factors.
   struct Matrix {
     std::int64_t offset, rows, cols, left, right;
+    base::RandomKey key = {};
+    std::int64_t first_column = 0;  ///< number of the first column in the whole matrix
     comm::Communicator *row_ranks = nullptr,
                        *column_ranks = nullptr;  ///< the ranks that have the other rows, or columns
   };
@@ -136,22 +150,17 @@ private:
 
   /// Makes the vectors of x orthonormal (Gram and Schmidt): its columns, or its rows. `ranks` divide them.
   void orthonormalise(View2<Number> x, bool rows, comm::Communicator& ranks) {
+    square_norms(x, rows, ranks);
     for (int i = 0; i < plan_.rank; ++i) {
       kernels::dot_products<Number>(exec_, x, rows, i, dots_);
       sum_over(ranks, dots_);
-      kernels::orthogonalise<Number>(exec_, x, rows, i, dots_);
+      kernels::orthogonalise<Number>(exec_, x, rows, i, dots_, norms_);
     }
   }
 
-  /// Draws the first Q: normal numbers, those of a column by its number in the whole matrix.
-  void draw(Matrix const& m, base::RandomKey key, std::int64_t col_begin) {
-    auto const host = device::host_mirror(right(m));
-    for (std::int64_t k = 0; k < plan_.rank; ++k)
-      for (std::int64_t c = 0; c < m.cols; ++c)
-        host(k, c) = static_cast<Number>(
-            base::random_normal(key, static_cast<std::uint64_t>(k), static_cast<std::uint64_t>(col_begin + c)));
-    Kokkos::deep_copy(exec_, right(m), host);
-    device::fence(exec_, "p3d::parallel::first_factor");
+  void square_norms(View2<Number> x, bool rows, comm::Communicator& ranks) {
+    kernels::square_norms<Number>(exec_, x, rows, norms_);
+    sum_over(ranks, norms_);
   }
 
   device::ExecSpace exec_;
@@ -161,8 +170,9 @@ private:
   std::vector<std::pair<std::int64_t, std::int64_t>> plain_;  ///< offset and size of what is not compressed
   device::Owned1<Number> left_;   ///< P of all matrices, then the sums of what is not compressed
   device::Owned1<Number> right_;  ///< Q of all matrices, from step to step
-  device::Owned1<Number> residuals_, dots_;
+  device::Owned1<Number> residuals_, dots_, norms_;
   comm::Request request_;
+  std::int64_t step_ = 0;
 };
 
 }  // namespace

@@ -142,6 +142,11 @@ schedule::Execution execution_of(config::Config const& c) {
   out.pairs = c.comm.overlap_experts;
   out.waits_inside = c.parallel.product(layout::sample_axes) > 1 ||
                      (c.model.moe.on() && !layout::expert_exchange_axes(c.parallel).empty());
+  switch (c.pipeline.p2p) {
+    case config::P2p::separate: break;
+    case config::P2p::batched: out.p2p = schedule::P2p::batched; break;
+    case config::P2p::ring: out.p2p = schedule::P2p::ring; break;
+  }
   return out;
 }
 
@@ -223,16 +228,52 @@ void require_agreement(config::Config const& c, schedule::Program const& program
            "set memory.reduce to \"step\", or write REDUCE_SCATTER after each B and W");
 }
 
+/// Refuses rounds whose messages are longer than one call of MPI carries.
+void require_short_messages(config::Config const& c, layout::StageMap const& stages) {
+  constexpr double most = 1 << 30;
+  if (c.pipeline.p2p != config::P2p::ring || c.parallel.pp == 1) return;
+  auto const bytes = model_costs(c, stages).message_bytes;
+  if (bytes <= most) return;
+  base::refuse({.expected = "messages between stages of 1 GiB at most (p2p = \"ring\")",
+                .found = fmt::format("{}", base::human_bytes(bytes)),
+                .where = "pipeline.p2p",
+                .fix = "set pipeline.p2p to \"batched\" or \"separate\", or lower batch.micro"});
+}
+
 }  // namespace
+
+/// Refuses gradients that comm.compress cannot compress: of an embedding that two stages add to apart, and by factors
+/// that are no thinner than any matrix.
+void require_compressible(config::Config const& c, layout::StageMap const& stages) {
+  if (!c.compresses()) return;
+  if (c.model.last_reads_embedding() && !c.divides_vocabulary() && !stages.shares_tied() && stages.num_stages() > 1)
+    base::refuse(
+        {.expected = "an embedding that one stage reads where gradients are compressed",
+         .found = fmt::format("one that the first and the last of {} stages read", stages.num_stages()),
+         .where = c.model.tied_embeddings ? "model.tied_embeddings; comm.compress" : "model.mtp; comm.compress",
+         .fix = "set pipeline.virtual_stages to 1 on one pipeline rank, pipeline.vocab_parallel to true on "
+                "several, or comm.compress to \"none\""});
+  auto const rank = c.comm.powersgd_rank;
+  auto const table = layout::make_param_table(c);
+  auto const is_thin = [&](auto const& spec) { return layout::is_low_rank(spec, rank); };
+  if (c.comm.compress == config::Compress::powersgd &&
+      std::none_of(table.specs().begin(), table.specs().end(), is_thin))
+    base::refuse({.expected = "a rank with which two factors are at most half of some matrix",
+                  .found = fmt::format("{}, for a model of width {}", rank, c.model.hidden),
+                  .where = "comm.powersgd_rank",
+                  .fix = fmt::format("set it to {} or less", std::max<std::int64_t>(1, (c.model.hidden - 1) / 4))});
+}
 
 RunPlan make_run_plan(config::Config const& c, Platform const& platform) {
   require_somewhere(c, platform);
   auto pipeline = plan_pipeline(
       c, [&](auto const& stages, auto const& program) { return rank_bytes(c, stages, program, platform); },
       execution_of(c));
+  require_compressible(c, pipeline.stages);
   require_supported(pipeline.program, c.memory.divides() || c.memory.moves_weights(),
                     c.memory.offload_activations != config::OffloadTo::none);
   if (c.pipeline.schedule == "file") require_agreement(c, pipeline.program);
+  require_short_messages(c, pipeline.stages);
   auto steps = plan_stream(c, pipeline, execution_of(c));
   auto plan =
       make_run_plan(c, std::move(pipeline.stages), std::move(pipeline.program), platform, std::move(steps.stream));

@@ -89,14 +89,23 @@ double StepModel::data_seconds(Layers const& layers, double parameters, double e
     // Whole gradients travel when they are complete, and nothing hides that. Bytes are those of an all-reduce that
     // takes as long.
     auto const d = static_cast<double>(c_.parallel.dp), of_replica = static_cast<double>(c_.workers_of_replica());
-    double const number = type_bytes(c_).master;
+    double const width = type_bytes(c_).master;
     double bytes = 0;
     switch (c_.comm.compress) {
-      case config::Compress::topk: bytes = c_.comm.topk * (number + 4) * of_replica * d / 2; break;
-      case config::Compress::powersgd: bytes = number * 2 * c_.comm.powersgd_rank / width_; break;  // square matrices
+      case config::Compress::topk: bytes = c_.comm.topk * (width + 4) * of_replica * d / 2; break;
+      case config::Compress::powersgd: bytes = width * 2 * c_.comm.powersgd_rank / width_; break;  // square matrices
       default: bytes = (1 + 4.0 / base::compression_block) * (of_replica + 1) / 2;
     }
-    return all_reduce_seconds(cluster_, replicas(), bytes * parameters) +
+    // Before, each worker's gradient is summed over the other axes; factors are made orthogonal over tp, one product of
+    // columns after the other, for some seven matrices of a layer.
+    RankGroup const others{c_.parallel.cp, stride(config::Axis::cp)};
+    double const before = of_replica * all_reduce_seconds(cluster_, others, k_.reduced_bytes * parameters);
+    double const products = c_.comm.compress == config::Compress::powersgd && c_.parallel.tp > 1
+                                ? 7 * number * 2 * (c_.comm.powersgd_rank + 1)
+                                : 0;
+    RankGroup const along_dp{c_.parallel.dp, stride(config::Axis::dp)};
+    return before + products * all_reduce_seconds(cluster_, tensor_group(), width * c_.comm.powersgd_rank) +
+           all_reduce_seconds(cluster_, along_dp, bytes * parameters) +
            (shard == config::Shard::none ? 0 : gather(bytes_));
   }
   bool const often = shard == config::Shard::gradients;

@@ -40,6 +40,7 @@ std::string prevents(config::Config const& c) {
            {c.data.eod_mask_loss || c.data.pack || c.batch.variable,
             "targets that do not count (data.eod_mask_loss, data.pack, batch.variable): they are counted first"},
            {c.compresses(), "comm.compress: a step begins when the gradients of the one before it have been sent"},
+           {c.pipeline.p2p == config::P2p::ring, "pipeline.p2p = \"ring\": the rounds of a step end with it"},
            {c.timers.barrier, "timers.barrier = true: ranks begin steps together"},
            {c.run.trace, "run.trace = true: a step is recorded from its begin to its end"},
            {c.pipeline.schedule == "file", "pipeline.schedule = \"file\": the file has one step"}})

@@ -121,13 +121,14 @@ io::CheckpointHeader restore(engine::AnyTrainer& trainer, std::string const& pat
     auto const arrays_of = [&](int workers) {
       return config::compression_arrays(c.comm.compress, workers, c.comm.powersgd_rank);
     };
-    if (auto found = arrays_of(0); !found.empty() && in_file(found.front())) {
+    if (!arrays_of(0).empty()) {
       int workers = 0;
       while (in_file(arrays_of(workers + 1).back())) ++workers;
-      found = arrays_of(workers);
-      arrays.insert(arrays.end(), found.begin(), found.end());
+      for (auto const& kind : arrays_of(workers))
+        if (in_file(kind)) arrays.push_back(kind);
     }
   }
+  trainer.forget_compression();  // of a file that was read before, and was damaged
   base::Stopwatch watch;
   io::load_parts(world, file, io::element_of(c.run.precision), trainer.checkpoint_parts(arrays),
                  c.checkpoint.buffer_mb << 20);

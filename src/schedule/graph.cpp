@@ -10,6 +10,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/schedule/offload.hpp>
+#include <p3d/schedule/p2p.hpp>
 
 #include <algorithm>
 #include <limits>
@@ -82,6 +83,10 @@ private:
   void walk(std::vector<Action> const& actions) {
     gradients_move_.clear();
     copies_back_.clear();
+    bool const batched = execution_.p2p == P2p::batched;
+    same_call_ = batched ? same_call(program_, actions) : std::vector<int>();
+    started_with_.assign(batched ? graph_.first_exchange_ : 0, no_event);
+    message_at_.assign(same_call_.size(), no_event);
     graph_.first_node_.push_back(graph_.first_edge_.size());
     begin_node();
     ask_for_broadcasts();
@@ -114,13 +119,13 @@ private:
       }
       case Op::forward:
         if (takes_slot(program_, a)) take(a, Tie::needs);
-        tie(Tie::needs, slot(a).activation_in);
+        need_message(slot(a).activation_in);
         need_reloaded(a);
         if (a.stage == 0) need(Exchange::sum, a.microbatch);
         return;
       case Op::backward:
       case Op::backward_input:
-        tie(Tie::needs, slot(a).gradient_in);
+        need_message(slot(a).gradient_in);
         need_reloaded(a);
         need_sent(slot(a).gradient_out);
         // The input part overwrites the output, from which an activation of another microbatch may still leave.
@@ -173,7 +178,12 @@ private:
   }
   /// An eager send is over at once.
   void need_sent(std::uint32_t event) {
-    if (execution_.rendezvous) tie(Tie::needs, event);
+    if (execution_.rendezvous) need_message(event);
+  }
+  /// Whoever waits for one of two messages that started in one call waits for both.
+  void need_message(std::uint32_t event) {
+    tie(Tie::needs, event);
+    if (event != no_event && !started_with_.empty()) tie(Tie::needs, started_with_[event]);
   }
   void need(Exchange e, int microbatch) { tie(Tie::needs, exchange(e, microbatch)); }
 
@@ -233,6 +243,13 @@ private:
     P3D_REQUIRE(event != no_event, "a program has as many messages as its stages and microbatches need");
     (is_send(a.op) ? graph_.ends_[event].send : graph_.ends_[event].receive) = static_cast<int>(index_);
     tie(Tie::gives, event);
+    if (!same_call_.empty()) {
+      message_at_[index_] = event;
+      if (int const other = same_call_[index_]; other >= 0 && at(other) < index_) {
+        started_with_[event] = message_at_[at(other)];
+        started_with_[message_at_[at(other)]] = event;
+      }
+    }
     if (is_send(a.op) && execution_.sends_in_flight == 0 && execution_.rendezvous) tie(Tie::ends, event);
     return event;
   }
@@ -265,7 +282,10 @@ private:
   std::size_t index_ = 0;
   std::vector<std::vector<SlotEvents>> slots_;  ///< last events of the slots of each stage, as of its rank
   std::map<std::pair<int, int>, std::uint32_t> copies_back_;  ///< the last copy back of a (stage, microbatch)
-  std::vector<bool> gradients_move_;  ///< moves_gradients() of the rank; empty: nothing has moved yet
+  std::vector<int> same_call_;               ///< same_call() of the rank; empty: no calls carry two messages
+  std::vector<std::uint32_t> message_at_;    ///< the message of each action of the rank, where calls carry two
+  std::vector<std::uint32_t> started_with_;  ///< the other message of the call on this rank, by message
+  std::vector<bool> gradients_move_;         ///< moves_gradients() of the rank; empty: nothing has moved yet
 };
 
 std::span<Edge const> Graph::edges(int rank) const {

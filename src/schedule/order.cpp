@@ -216,8 +216,9 @@ private:
   /// A stage that the rank's STEP updates has all of its gradients; with several workers, those of one more of them.
   bool reduce(Action const& a) {
     auto const at = static_cast<std::size_t>(a.stage);
-    int const microbatches = program_.num_microbatches, workers = program_.workers, reduced = ++reductions_[at];
-    int const all = microbatches * (lent_[at] ? 2 : 1);
+    std::int64_t const microbatches = program_.num_microbatches, workers = program_.workers,
+                       reduced = ++reductions_[at];
+    std::int64_t const all = microbatches * (lent_[at] ? 2 : 1);
     bool finished = unfinished_[at] == 0, ends = (all - unfinished_[at]) * workers == all * reduced;
     if (program_.divides_vocabulary && first_stage_of(program_, rank_) == a.stage)
       for (Op op : {Op::head_backward, Op::embed_backward}) {

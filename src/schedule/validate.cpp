@@ -53,6 +53,18 @@ void require_valid(Program const& program, Execution execution, Pass pass) {
 ValidProgram::ValidProgram(Program program, Execution execution, Pass pass)
     : program_(std::move(program)), execution_(execution), pass_(pass) {
   require_valid(program_, execution_, pass_);
+  if (execution_.p2p != P2p::ring) return;
+  std::string why;
+  auto rounds = find_rounds(program_, execution_, pass_, why);
+  if (!rounds)
+    base::refuse(
+        {.expected = "a schedule whose messages go between neighbours on the ring of pipeline ranks (p2p = \"ring\")",
+         .found = why,
+         .where = "pipeline.p2p",
+         .fix = "set pipeline.p2p to \"batched\" or \"separate\", or pipeline.schedule to one that p3d makes, \"1f1b\" "
+                "for "
+                "example: their stages follow each other on neighbours"});
+  rounds_ = std::move(*rounds);
 }
 
 }  // namespace p3d::schedule

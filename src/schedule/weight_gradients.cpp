@@ -37,7 +37,9 @@ std::vector<std::set<std::size_t>> ends_of_workers(Program const& program, int w
                         .found = fmt::format("{} of worker {} behind gradients of worker {} of this replica",
                                              to_string(a), worker, of_stage.rbegin()->first),
                         .where = "pipeline.schedule; comm.workers",
-                        .fix = "set comm.workers to parallel.dp, or choose another schedule, such as \"1f1b\""});
+                        .fix = program.divides_vocabulary
+                                   ? "set comm.workers to parallel.dp, or pipeline.vocab_parallel to false"
+                                   : "set comm.workers to parallel.dp, or choose another schedule, such as \"1f1b\""});
         of_stage[worker] = i;
       }
     }

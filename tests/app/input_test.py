@@ -92,6 +92,23 @@ class BadInput(AppTest):
         self.assertIn("dp 2 x tp 2 x cp 1 x pp 2 = 8 ranks, but the run has 4", said)
         self.assertIn("-n 8", said)
 
+    def test_rounds_between_ranks_that_are_no_neighbours(self):
+        stages = {0: 0, 1: 2, 2: 1, 3: 3}
+        lines = [f"rank {rank}: " + " ".join(f"{stage}{op}{m}" for op in "FB" for m in range(4))
+                 for rank, stage in stages.items()]
+        (self.folder / "far.txt").write_text(
+            "\n".join(["p3d-schedule 1 stages=4 ranks=4 microbatches=4 placement=0,2,1,3", *lines]))
+        words = ("parallel.pp=4", "batch.microbatches=4", "model.layers=4", "pipeline.schedule=file",
+                 "pipeline.file=far.txt")
+        run = self.run_to_end(4, *words, "pipeline.p2p=ring")
+        self.report("messages past a neighbour, 4 ranks", run, run.seconds)
+        self.assertEqual((run.code, run.out), (2, ""), run.err)
+        self.assert_once("found:    0SEND_F0@0 of rank 0, which goes to rank 2", run.err)
+        self.assert_once("where:    pipeline.p2p", run.err)
+        self.assertEqual(len(re.findall(r"^ *fix: ", run.err, re.MULTILINE)), 1, run.err)
+        run = self.run_to_end(4, *words, "pipeline.p2p=batched")
+        self.assertEqual(run.code, 0, run.err)
+
     def test_nccl_where_there_is_none(self):
         run = self.run_to_end(4, "parallel.dp=4", "comm.backend=nccl", "run.deterministic=false")
         self.report("comm.backend = nccl without GPUs, 4 ranks", run, run.seconds)

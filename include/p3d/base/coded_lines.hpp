@@ -4,7 +4,7 @@
 // have it in common; layout/compression.hpp says what it is for. A unit is what is compressed by itself, from its own
 // numbers alone:
 //   int8   a block of 128 numbers of a line: a scale in fp32, then a byte a number, filled up to 4 bytes
-//   topk   a whole line: the k numbers that are kept, then their places in the line, 4 bytes each
+//   topk   a whole line: the k numbers that are chosen, then their places in the line, 4 bytes each
 //   plain  a block of 128 numbers as they are
 
 #include <p3d/base/host_device.hpp>
@@ -25,7 +25,7 @@ struct CodedLines {
   std::int64_t offset = 0;
   std::int64_t lines = 0, length = 0, line_stride = 0, stride = 1;
   std::int64_t first_line = 0;    ///< number of the first line among those of the whole parameter
-  std::int64_t kept = 0;          ///< numbers of a line that travel, with Code::topk
+  std::int64_t chosen = 0;        ///< numbers of a line that travel, with Code::topk
   std::int64_t number_bytes = 4;  ///< bytes of a number that is not rounded
 
   P3D_HOST_DEVICE std::int64_t blocks() const {
@@ -36,7 +36,7 @@ struct CodedLines {
   P3D_HOST_DEVICE std::int64_t unit_bytes(std::int64_t n) const {
     if (code == Code::int8) return 4 + (n + 3) / 4 * 4;
     if (code == Code::plain) return n * number_bytes;
-    return (kept * (number_bytes + 4) + number_bytes - 1) / number_bytes * number_bytes;
+    return (chosen * (number_bytes + 4) + number_bytes - 1) / number_bytes * number_bytes;
   }
   /// Units are ordered by their block, then by line, so that neighbouring threads read neighbouring columns.
   P3D_HOST_DEVICE std::int64_t line_of(std::int64_t unit) const { return unit % lines; }

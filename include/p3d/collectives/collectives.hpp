@@ -126,6 +126,11 @@ private:
   std::vector<Message> sends_, receives_;
 };
 
+/// A message of a contiguous matrix that has not started yet. Send and receive must agree on the number of elements.
+template <class T>
+Communicator::Message message_to(ExecSpace const& exec, View2<T const> buffer, int peer, int tag);
+template <class T>
+Communicator::Message message_from(ExecSpace const& exec, View2<T> buffer, int peer, int tag);
 /// Starts to send a contiguous matrix by MPI. Send and receive must agree on the number of elements.
 template <class T>
 Request start_send(ExecSpace const& exec, Communicator& comm, View2<T const> buffer, int peer, int tag);

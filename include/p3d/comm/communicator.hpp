@@ -239,6 +239,34 @@ public:
   /// communicator must call it, even with nothing to send. At most one message goes from a rank to another, and none to
   /// itself.
   Request exchange(std::vector<Part> sends, std::vector<Part> receives, ElementType type, int tag, Place place = {});
+  /// A message with one rank that can start, perhaps together with others.
+  struct Message {
+    bool sends;          ///< false: it is received
+    void* data;          ///< where the elements are, or will be; a send only reads it
+    std::int64_t count;  ///< number of elements
+    ElementType type;
+    int peer, tag;
+    Place place = {};
+    /// A hook and what stays alive until it has run, as for Request::on_complete().
+    struct Completion {
+      std::function<void()> hook;
+      std::shared_ptr<void> keep = {};
+    };
+    std::vector<Completion> completions = {};
+  };
+  /// Starts a message by itself, as send() or recv() do.
+  Request start_message(Message message);
+  /// Starts a send and a receive with the same rank in one call (MPI_Isendrecv), or, where MPI has none (before MPI-4)
+  /// or a message is longer than a call can carry, one after the other. In one call, both requests are done when both
+  /// messages are. The peer may use any calls. No shorter message is noticed: MPI does not tell the length.
+  std::pair<Request, Request> start_pair(Message first, Message second);
+  /// Starts one exchange with the neighbours on the ring (MPI_Ineighbor_alltoallw): at most one message to, and one
+  /// from, each. Returns a request for each message, or a single one when there is none; all are done when the exchange
+  /// is over on this rank. The ranks of a ring start all exchanges in the same order. Only on a communicator of ring().
+  std::vector<Request> exchange_with_neighbours(std::vector<Message> messages);
+  /// Makes a Cartesian communicator of one dimension of these ranks, with their numbers. periodic: the first and the
+  /// last one are neighbours, too, which needs three ranks. Collective.
+  Communicator ring(bool periodic, std::string name) const;
   /// Is done when all ranks have started it.
   Request barrier();
 

@@ -144,6 +144,11 @@ constexpr auto enum_names(LayerSplit) { return std::array{"even", "cost"}; }
 enum class Flush { automatic, always, never };
 constexpr auto enum_names(Flush) { return std::array{"auto", "always", "never"}; }
 
+/// How messages between pipeline stages start: each by itself; a send and the receive beside it in one call where both
+/// have the same peer; or all messages of a step in one neighbourhood exchange.
+enum class P2p { separate, batched, ring };
+constexpr auto enum_names(P2p) { return std::array{"separate", "batched", "ring"}; }
+
 /// [pipeline]; layers_per_stage is "even", "cost" or a list of integers.
 struct Pipeline {
   std::string schedule = "1f1b";  ///< the name of a generator of room schedule, or "file", or "auto"
@@ -155,6 +160,7 @@ struct Pipeline {
   int weight_deferral_limit = 0;
   std::string file;  ///< path of a schedule, only for schedule "file". Relative to the input file's folder
   Flush flush = Flush::automatic;  ///< whether the pipeline empties between steps where gradients are late
+  P2p p2p = P2p::separate;         ///< how messages between stages start
   double max_memory = 0.0;         ///< only for schedule "auto": GiB that a rank may use; 0: any
   LayerSplit layer_split = LayerSplit::even;
   std::vector<int> layers_per_stage;  ///< only for LayerSplit::list

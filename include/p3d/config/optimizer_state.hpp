@@ -15,7 +15,8 @@
 
 namespace p3d::config {
 
-/// An array of an optimizer's state, which has one number for each number of each parameter.
+/// An array of state, of an optimizer or of compression, which has one number for each number of each parameter, or
+/// `rows` rows for each.
 struct StateArray {
   char const* name;  ///< the first word of its group in a checkpoint
   char const* unit;  ///< unit of its numbers, for a loss without a unit
@@ -27,7 +28,7 @@ struct StateArray {
   int worker = -1;
   /// Above 0, the array has so many rows in place of the parameter's.
   std::int64_t rows = 0;
-  /// The name of its group in a checkpoint: "first_moment", "worker_gradient.3".
+  /// The name of its group in a checkpoint: "first_moment", "worker_share.3".
   std::string group() const {
     std::string out(name);
     if (worker >= 0) out.append(1, '.').append(std::to_string(worker));
@@ -69,11 +70,11 @@ inline constexpr OptimizerState optimizer_states[] = {
 /// powersgd: the factor Q (as its rows; zeros where a parameter is not compressed), and what each worker did not send
 /// yet.
 inline constexpr StateArray applied_gradient{"applied_gradient", "1/parameter", false, true};
-inline constexpr StateArray worker_gradient{"worker_gradient", "1/parameter", false, true};
+inline constexpr StateArray worker_share{"worker_share", "1/parameter", false, true};
 inline constexpr StateArray low_rank_factor{"low_rank_factor", "1/parameter", false, true};
 inline constexpr StateArray worker_residual{"worker_residual", "1/parameter", false, true};
 /// The first of these arrays, and that of each worker, for a kind that remembers something.
-inline constexpr std::pair<StateArray, StateArray> compression_kinds[] = {{applied_gradient, worker_gradient},
+inline constexpr std::pair<StateArray, StateArray> compression_kinds[] = {{applied_gradient, worker_share},
                                                                           {low_rank_factor, worker_residual}};
 /// The arrays of that state for so many workers; `rows`: the rank of a factor.
 inline std::vector<StateArray> compression_arrays(Compress kind, int workers, std::int64_t rows = 0) {

@@ -6,6 +6,7 @@
 #include <p3d/comm/communicator.hpp>
 #include <p3d/model/stage.hpp>
 #include <p3d/model/weights.hpp>
+#include <p3d/engine/message_start.hpp>
 #include <p3d/engine/phases.hpp>
 #include <p3d/engine/recorder.hpp>
 #include <p3d/schedule/opening.hpp>
@@ -95,6 +96,9 @@ public:
   /// These actions carry out E, S, T and G. They must outlive the executor.
   void divide_vocabulary(VocabularyActions<P>& actions) { vocabulary_ = &actions; }
 
+  /// Makes the communicator of the rounds, which programs with schedule::P2p::ring need. Collective over the pipeline.
+  void make_ring(bool periodic) { start_.make_ring(periodic); }
+
   /// Time by phase in programs of training.
   PhaseTimes& times() { return times_; }
   /// From now on the actions of training are timed by kind, and GPUs are waited for after each.
@@ -118,6 +122,7 @@ private:
     bool completes = false;  ///< the last action that adds to the stage's weight gradients before a reduction; of T and
                              ///< G: to those of the rank's part of the vocabulary
     bool gradients = false;  ///< schedule::moves_gradients
+    Call call = {};          ///< the call of a message that does not start by itself
   };
   struct ProgramRun;
   /// The actions of a step's program that have run ahead of it.
@@ -133,7 +138,8 @@ private:
   /// Actions [first, end) of this rank.
   void run_actions(std::size_t first, std::size_t end, std::int64_t step, ProgramRun& run);
   /// The facts about a list of this rank's actions, which lives as long as the executor.
-  std::vector<Detail> const& details(schedule::Program const& program, std::vector<schedule::Action> const& actions);
+  std::vector<Detail> const& details(schedule::ValidProgram const& program,
+                                     std::vector<schedule::Action> const& actions);
   /// Whether the action is one of the next step, and reads weights.
   static bool reads_newest(schedule::Action const& action, ProgramRun const& run);
   void execute(schedule::Action const& action, Detail const& detail, ProgramRun& run);
@@ -151,7 +157,7 @@ private:
   /// Posts a receive, or puts it off: while the slot's last message still travels, the rank can compute. It is posted
   /// when the message is gone, but before anything on this slot, and before the rank waits for anything: so it waits
   /// for nothing in another order than the program says. With Execution::waits_inside it puts off none.
-  void receive_or_defer(schedule::Action const& action, ProgramRun const& run);
+  void receive_or_defer(schedule::Action const& action, Call call, ProgramRun const& run);
   void move_activations(schedule::Action const& action, Detail const& detail, ProgramRun& run);
   /// The slot of a stage that has the microbatch of `action`.
   int slot_of(int stage, schedule::Action const& action) const { return slot_of_.at({stage, action.microbatch}); }
@@ -170,8 +176,10 @@ private:
   void backward(schedule::Action const& action, Detail const& detail, ProgramRun& run);
   /// Deferred receives that are due before an action.
   void before(schedule::Action const& action, ProgramRun const& run);
-  void receive(schedule::Action const& action, ProgramRun const& run);
-  void send(schedule::Action const& action, ProgramRun const& run);
+  /// The message of SEND_* or RECV_*, which can start now. A receive into a free slot shapes it.
+  SlotMessage slot_message(schedule::Action const& action, ProgramRun const& run);
+  /// Starts the rounds that may start, and those that must, before the action of this index.
+  void start_rounds(std::size_t next, ProgramRun& run);
   /// E, S, T or G.
   void vocabulary(schedule::Action const& action, Detail const& detail, ProgramRun& run);
   void wait_for_all_sends(ProgramRun const& run);
@@ -187,6 +195,7 @@ private:
 
   std::map<int, StagePort<P>> stages_;
   comm::Communicator* pipeline_;
+  MessageStart start_;
   device::ExecSpace exec_;
   std::function<double()> waited_;
   std::map<std::pair<int, int>, Messages> messages_;  ///< one for each (stage, slot)

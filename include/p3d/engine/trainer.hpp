@@ -120,6 +120,8 @@ public:
   /// where gradients are late (optimizer.delay), until the next call of this or of step(), evaluate(), score(),
   /// sample().
   virtual std::vector<io::CheckpointPart> checkpoint_parts(config::StateArrays arrays) = 0;
+  /// Forgets what comm.compress remembers, as at the start: before a checkpoint is read, which may have none of it.
+  virtual void forget_compression() = 0;
 
   /// From now on the times of the actions of training go there, until it is null. It must live as long. Steps do not
   /// follow each other meanwhile; collective where they did.
@@ -220,6 +222,7 @@ public:
   optim::LossScaleState const& loss_scale() const override;
   void set_loss_scale(optim::LossScaleState const& state) override;
   std::vector<io::CheckpointPart> checkpoint_parts(config::StateArrays arrays) override;
+  void forget_compression() override;
   void record_into(Recorder* recorder) override;
   std::vector<std::vector<int>> sample(std::vector<std::vector<int>> const& prompts,
                                        SampleOptions const& options) override;

@@ -20,11 +20,10 @@
 //   /first_moment/<name>    the optimizer's moments, arrays of the same shapes (AdamW; none for SGD)
 //   /second_moment/<name>
 //   /previous_weights/<name>  the weights before the newest, where gradients are late (optimizer.delay)
-//   /applied_gradient/<name>, /worker_gradient.V/<name>  what comm.compress = "topk" remembers: the gradient that was
+//   /applied_gradient/<name>, /worker_share.V/<name>  what comm.compress = "topk" remembers: the gradient that was
 //                             applied last, and the share of worker V
-//   /low_rank_factor/<name>, /worker_residual.V/<name>  what comm.compress = "powersgd" remembers: factors of rank r,
-//   as
-//                             arrays [r, cols], and what worker V did not send. / has the attribute low_rank (r)
+//   /low_rank_factor/<name>, /worker_residual.V/<name>  what comm.compress = "powersgd" remembers: factors, arrays
+//                             [r, cols], and what worker V did not send. / has the attribute low_rank (r)
 //
 // data_order is the version of the order of samples: 2. Files from before it was stored have none, and count as 1:
 // there data.shuffle = "documents" is what "whole_documents" is now, and tokens counts every sample as one of full

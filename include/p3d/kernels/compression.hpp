@@ -6,9 +6,7 @@
 //
 // int8: with s = max |x| / 127 over a block, x becomes q = floor(x / s) or that plus 1, at random with the probability
 // of the part that is cut off, so the mean of s q is x (QSGD, arXiv 1610.02132, section 3.1). A block with a number
-// that is not finite has s = NaN. The random word of element e of line l is random_word(key, stream, (first_line + l)
-// length
-// + e).
+// that is not finite has s = NaN. Element e of line l takes word (first_line + l) length + e of the random stream.
 
 #include <p3d/base/coded_lines.hpp>
 #include <p3d/base/random.hpp>
@@ -40,13 +38,13 @@ template <class G>
 void decode(ExecSpace const& exec, base::CodedLines const& lines, CodedBytes<std::byte const> const& in,
             View1<G> gradients);
 
-/// EF21 on the side of a worker, on lines of kind topk: chooses the `kept` numbers of factor * gradient - share that
+/// EF21 on the side of a worker, on lines of kind topk: chooses the `chosen` numbers of factor * gradient - share that
 /// are largest (of equal ones those that come first), writes them, and adds them to the share. Of a line with a number
 /// that is not finite it writes NaN, and leaves the share alone. Lines of kind plain are written as encode() does.
 template <class G>
 void encode_topk(ExecSpace const& exec, base::CodedLines const& lines, Acc<G> factor, View1<G const> gradients,
                  View1<Acc<G>> share, CodedBytes<std::byte> const& out);
-/// EF21 on the side of all: adds what all workers kept to `applied`, in the order of workers, and writes gradients =
+/// EF21 on the side of all: adds what all workers chose to `applied`, in the order of workers, and writes gradients =
 /// factor * applied; NaN for lines of which a worker sent NaN, whose numbers are not added. Lines of kind plain become
 /// the sum of all workers.
 template <class G>

@@ -13,7 +13,7 @@
 // Traffic of a step on the d ranks along dp, with W bytes of a worker:
 //   int8  each replica adds up its part of the units of all workers, in their order, rounds the sums to 8 bits again
 //         (another part of the key) and gives them to all: (d - 1) (V / d) W + (d - 1) W
-//   topk  everybody gets what all workers kept: (d - 1) V W
+//   topk  everybody gets what all workers chose: (d - 1) V W
 //   powersgd  two all-reduces, of the factors P and of Q: 2 (d - 1) numbers of the factors and of what is plain
 // Two roundings with blocks are those of ZeRO++ (arXiv 2306.10209, section 3.3), at random here, so that the mean is
 // right; topk is EF21 (arXiv 2106.05203, algorithm 2) with a choice in each line. PowerSGD (arXiv 1905.13727, algorithm
@@ -57,7 +57,8 @@ bool is_low_rank(ParamSpec const& spec, std::int64_t rank);
 struct Compression {
   int workers = 1, replicas = 1;
   config::Compress kind = config::Compress::int8;
-  std::vector<CodedTensor> tensors;  ///< plain ones first, so that their numbers are aligned; no low_rank ones
+  std::vector<CodedTensor>
+      tensors;  ///< plain ones first, so that their numbers are aligned; with powersgd only plain ones, without lines
   /// The parts of a worker's bytes: one for each replica, which adds it up, or, with topk, one for all. A part begins
   /// at a multiple of 8 bytes.
   std::vector<std::vector<CodedPiece>> parts;
@@ -65,7 +66,7 @@ struct Compression {
   std::int64_t rank = 0;
   std::vector<LowRankTensor> low_rank;
   std::int64_t left_numbers = 0, right_numbers = 0;  ///< of all P, with all plain numbers behind them, and of all Q
-  std::int64_t plain_numbers = 0;
+  std::int64_t plain_numbers = 0;                    ///< those of them that are not compressed
   std::int64_t state_elements = 0;  ///< elements of an array of state: the flat size, or 0 without state
   std::int64_t number_bytes = 4;    ///< bytes of one number of an array of state
 

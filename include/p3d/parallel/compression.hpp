@@ -18,7 +18,8 @@
 
 namespace p3d::parallel {
 
-/// One kind of compression, for one stage. All but take() is collective along dp.
+/// One kind of compression, for one stage. start(), add_up() and finish() are collective along dp; with powersgd
+/// start() is along tp, too, and add_up() along the axes that divide matrices.
 template <class T>
 class GradientCompressor {
 public:
@@ -37,6 +38,14 @@ public:
   virtual void finish(double factor) = 0;
 
   layout::Compression const& plan() const { return plan_; }
+  /// Bytes that are allocated.
+  virtual std::int64_t bytes() const = 0;
+  /// Makes all that is remembered zero.
+  void forget() {
+    for (int j = 0; j < plan_.workers_of_replica(); ++j) clear(of_worker(j));
+    clear(applied());
+    clear(factors());
+  }
   /// The memory of worker `index` of this replica, as a flat buffer; empty where nothing is remembered.
   virtual device::View1<Number> of_worker(int) const { return {}; }
   /// The gradient that was applied last, as a flat buffer; empty where it is not remembered.
@@ -47,6 +56,11 @@ public:
 protected:
   explicit GradientCompressor(layout::Compression plan) : plan_(std::move(plan)) {}
   layout::Compression plan_;
+
+private:
+  static void clear(device::View1<Number> numbers) {
+    if (numbers.extent(0) > 0) Kokkos::deep_copy(numbers, Number(0));
+  }
 };
 
 /// The ranks along a set of axes; they outlive what is made with them.

@@ -15,22 +15,22 @@ namespace p3d::schedule {
 /// The kinds of actions. Their text forms are in action.cpp (F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B, ...).
 /// weights.hpp says what the weight actions mean for a stage.
 enum class Op : std::uint8_t {
-  forward,                   ///< F: forward of one microbatch through one stage
-  backward,                  ///< B: input and weight part together
-  backward_input,            ///< I: gradient of the stage's input
-  backward_weight,           ///< W: gradients of the stage's weights
-  send_activation,           ///< SEND_F: start sending the stage's output to stage + 1
-  recv_activation,           ///< RECV_F: post the receive of the stage's input from stage - 1
-  send_gradient,             ///< SEND_B: start sending the gradient of the stage's input to stage - 1
-  recv_gradient,             ///< RECV_B: post the receive of the gradient of the stage's output from stage + 1
-  offload_activations,       ///< OFFLOAD_F: start moving a microbatch's activations out of their slot (offload.hpp)
-  reload_activations,        ///< RELOAD_F: start moving them back, into a slot
-  reduce_gradients,          ///< REDUCE: the stage's gradients are complete: finish their reduction over dp
-  optimizer_step,            ///< STEP: update this rank's parameters
-  gather_weights,            ///< GATHER: make the stage's weights whole from the parts that ranks own
-  release_weights,           ///< RELEASE: give up a version of the stage's weights
-  offload_weights,           ///< OFFLOAD: move a version of the stage's weights out of the memory that layers read
-  reload_weights,            ///< RELOAD: move it back
+  forward,              ///< F: forward of one microbatch through one stage
+  backward,             ///< B: input and weight part together
+  backward_input,       ///< I: gradient of the stage's input
+  backward_weight,      ///< W: gradients of the stage's weights
+  send_activation,      ///< SEND_F: start sending the stage's output to stage + 1
+  recv_activation,      ///< RECV_F: post the receive of the stage's input from stage - 1
+  send_gradient,        ///< SEND_B: start sending the gradient of the stage's input to stage - 1
+  recv_gradient,        ///< RECV_B: post the receive of the gradient of the stage's output from stage + 1
+  offload_activations,  ///< OFFLOAD_F: start moving a microbatch's activations out of their slot (offload.hpp)
+  reload_activations,   ///< RELOAD_F: start moving them back, into a slot
+  reduce_gradients,     ///< REDUCE: the stage's gradients, of a worker, are complete: finish their reduction over dp
+  optimizer_step,       ///< STEP: update this rank's parameters
+  gather_weights,       ///< GATHER: make the stage's weights whole from the parts that ranks own
+  release_weights,      ///< RELEASE: give up a version of the stage's weights
+  offload_weights,      ///< OFFLOAD: move a version of the stage's weights out of the memory that layers read
+  reload_weights,       ///< RELOAD: move it back
   reduce_scatter_gradients,  ///< REDUCE_SCATTER: sum the stage's gradients over dp, each rank its part
   stage_step,                ///< <stage>STEP: update one stage, which makes a new version of its weights
   embed_forward,             ///< E: a rank's part of the embedding of a microbatch (vocabulary.hpp)

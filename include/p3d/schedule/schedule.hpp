@@ -82,6 +82,14 @@ Program complete(Program compute, int receives_ahead = 1, int slot_lookahead = 0
 
 // --- validator -------------------------------------------------------------------------------------------------------
 
+/// How messages start. No way changes what a rank sends, or in which order.
+enum class P2p : std::uint8_t {
+  separate,  ///< each message starts by itself
+  batched,   ///< a send and a receive beside each other with the same peer start in one call (p2p.hpp), and whoever
+             ///< waits for one of them waits for both
+  ring       ///< messages start in rounds (p2p.hpp), which the ranks of the pipeline have in common
+};
+
 /// The way of the executor with messages, for the proof of progress. The rules, which the executor must keep:
 ///  * RECV_* posts a non-blocking receive into its slot and goes on; the F, B or I that reads it waits for it.
 ///  * A RECV_* whose slot is still written out by OFFLOAD_F is put off until that copy is done, and the rank goes on.
@@ -110,6 +118,7 @@ struct Execution {
   int sends_in_flight = 1;    ///< outstanding sends per (peer, kind) before the executor must wait; 0: blocking sends
   bool pairs = false;         ///< an F and the B, I or W that directly follows it, of another microbatch, interleave
   bool waits_inside = false;  ///< ranks of a stage wait for each other inside actions
+  P2p p2p = P2p::separate;    ///< how messages start
   bool operator==(Execution const&) const = default;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 // The one door to the executor: a program that was proved to run to its end.
 
+#include <p3d/schedule/p2p.hpp>
 #include <p3d/schedule/schedule.hpp>
 
 namespace p3d::schedule {
@@ -10,7 +11,8 @@ namespace p3d::schedule {
 /// takes nothing else, so that no program runs that was not proved.
 class ValidProgram {
 public:
-  /// Throws base::Error (bad_input) as require_valid() does. `execution`: the rules that it is proved for.
+  /// Throws base::Error (bad_input) as require_valid() does, and where P2p::ring is asked for and the program has no
+  /// rounds. `execution`: the rules that it is proved for.
   ValidProgram(Program program, Execution execution, Pass pass = Pass::training);
 
   Program const& program() const { return program_; }
@@ -18,11 +20,14 @@ public:
   Program const* operator->() const { return &program_; }
   Execution execution() const { return execution_; }
   Pass pass() const { return pass_; }
+  /// The rounds of each pipeline rank with P2p::ring; else none.
+  Rounds const& rounds() const { return rounds_; }
 
 private:
   Program program_;
   Execution execution_;
   Pass pass_;
+  Rounds rounds_;
 };
 
 /// The program that runs the first `microbatches` forwards of `training` and nothing else (evaluation, sampling). The

@@ -35,6 +35,7 @@ FEATURES = {
     "vocabulary": (layouts.vocabulary, 1, {"pipeline": 12}),
     "embedding": (layouts.embedding, 3, {}),
     "lookahead": (layouts.lookahead, 1, {"pipeline": 3}),
+    "p2p": (layouts.p2p, 1, {"pipeline": 8}),
     "sequence": (layouts.sequence, 4, {}),
     "sums": (layouts.sums, 3, {}),
     "compression": (layouts.compression, 2, {"replicas": 8}),
@@ -165,8 +166,11 @@ def resume(f):
         layouts.sequence(g)
     if g.experts and int(f.get("model.moe.experts", 8)) % 2 == 0 and g.stage_ranks % 2 == 0 and d.chance(0.6):
         g.set(parallel__ep=2)
-    for feature in d.shuffled((layouts.order, layouts.context, states.shard, states.recompute, layouts.lookahead))[:3]:
+    features = (layouts.order, layouts.context, states.shard, states.recompute, layouts.lookahead, layouts.p2p)
+    for feature in d.shuffled(features)[:3]:
         feature(g)
+    if f.has("optimizer.post_validation") and g.get("pipeline.p2p") == "ring":
+        g.set(pipeline__p2p="batched")
     if f.has("model.moe.capacity_factor") and g.cp > 1:
         g.set(context__order="contiguous")
     for key, value in g.keys.items():

@@ -169,6 +169,11 @@ def vocabulary(f):
                 f.keys.pop(key, None)
 
 
+def p2p(f):
+    """Rounds end with a step; schedules from files here have their stages on neighbours."""
+    f.set(pipeline__p2p="batched" if f.has("optimizer.post_validation") else f.draw.among("batched", "ring", "ring"))
+
+
 def lookahead(f):
     f.set(pipeline__lookahead=f.draw.among(0, 0, 2, 3))
 
@@ -225,7 +230,7 @@ def compression(f):
         each = int(f.get("batch.global")) // f.micro // f.dp
     fits = [n for n in range(1, each + 1) if each % n == 0]
     kind = d.among("int8", "topk", "powersgd")
-    if kind == "powersgd" and f.get("run.precision") == "fp16":
+    if kind == "powersgd" and "fp16" in (f.get("run.precision"), f.get("precision.autocast")):
         kind = "int8"
     f.set(comm__compress=kind, comm__workers=f.dp * d.among(*fits))
     if kind == "topk":

@@ -20,7 +20,7 @@ NO_NUMBERS = {"model.moe.dispatch", "model.moe.buffer_factor", "optimizer.post_v
 BITS = ("memory.", "checkpoint.", "plan.", "timers.")
 BITS_TOO = {"optimizer.post_validation", "comm.overlap_experts", "comm.timeout_s", "comm.gpu_aware", "comm.backend",
             "comm.backend_axes", "run.trace", "run.ceiling", "run.time_limit", "run.name", "run.output_dir",
-            "run.log_every", "pipeline.lookahead"}
+            "run.log_every", "pipeline.lookahead", "pipeline.p2p"}
 
 
 def is_number(key):

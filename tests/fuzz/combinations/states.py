@@ -159,6 +159,8 @@ def optimizer(f):
 def post_validation(f):
     if f.experts or f.has("optimizer.delay") or any("offload" in key for key in f.keys):
         return
+    if f.get("pipeline.p2p") == "ring":
+        return
     f.set(optimizer__post_validation=True)
     if f.draw.chance(0.5):
         f.set(optimizer__grad_clip=f.draw.among("0.01", "1.0", "100.0"))

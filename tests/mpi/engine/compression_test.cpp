@@ -8,6 +8,7 @@
 #include <p3d/optim/lr_schedule.hpp>
 #include <p3d/plan/memory.hpp>
 
+#include <support/errors.hpp>
 #include <support/mpi_kokkos_main.hpp>
 
 #include <fmt/format.h>
@@ -140,12 +141,12 @@ Numbers low_rank(layout::ParamSpec const& spec, std::vector<Numbers*> const& wor
     for (std::size_t i = 0; i < sum.size(); ++i) (*w)[i] -= out[i] / static_cast<double>(workers.size());
   return out;
 }
-/// The first factor: as parallel/low_rank.cpp draws it.
+/// The first factor: as parallel/low_rank.cpp draws it in step 1.
 Numbers first_factor(layout::ParamSpec const& spec, std::uint64_t seed, std::size_t rank) {
   Numbers q(static_cast<std::size_t>(spec.cols) * rank);
   auto const key = base::random_key(seed, "low_rank." + spec.name);
   for (std::size_t j = 0; j < q.size() / rank; ++j)
-    for (std::size_t k = 0; k < rank; ++k) q[j * rank + k] = base::random_normal(key, k, j);
+    for (std::size_t k = 0; k < rank; ++k) q[j * rank + k] = base::random_normal(key, 1, j * rank + k);
   return q;
 }
 
@@ -395,7 +396,7 @@ TEST_F(Compression, SharesAddUpToWhatIsApplied) {
     auto const parts = state(trainer);
     std::vector<ByName> shares;
     for (int v = 0; v < trainer.config().comm.workers; ++v)
-      shares.push_back(gathered(parts, fmt::format("worker_gradient.{}", v), trainer.plan().table, world));
+      shares.push_back(gathered(parts, fmt::format("worker_share.{}", v), trainer.plan().table, world));
     return std::pair(gathered(parts, "applied_gradient", trainer.plan().table, world), std::move(shares));
   };
   for (auto const& layout : layouts(world.size())) {
@@ -412,10 +413,11 @@ TEST_F(Compression, SharesAddUpToWhatIsApplied) {
     auto const arrays = config::checkpoint_state(first.config());
     for (auto const& part : second.checkpoint_parts(arrays)) {
       auto const name = part.array.substr(part.array.find('/') + 1);
-      auto const worker = part.array.find("worker_gradient.");
+      auto const worker = part.array.find("worker_share.");
       if (worker != 0 && !part.array.starts_with("applied_gradient/")) continue;
       auto const& numbers =
-          worker == 0 ? shares.at(static_cast<std::size_t>(part.array[16] - '0')).at(name) : applied.at(name);
+          worker == 0 ? shares.at(static_cast<std::size_t>(part.array[part.array.find('.') + 1] - '0')).at(name)
+                      : applied.at(name);
       for (std::int64_t r = 0; r < part.rows; ++r)
         part.copy_in(r * part.cols, part.cols,
                      numbers.data() + (part.row_begin + r) * part.global_cols + part.col_begin);
@@ -475,8 +477,8 @@ TEST_F(Compression, WhatIsKeptAndAppliedIsAllThereWas) {
     expect_all(residuals);
     for (auto const& part : second.checkpoint_parts(config::checkpoint_state(first.config()))) {
       if (!part.array.starts_with("worker_residual.")) continue;
-      auto const& numbers =
-          residuals.at(static_cast<std::size_t>(part.array[16] - '0')).at(part.array.substr(part.array.find('/') + 1));
+      auto const& numbers = residuals.at(static_cast<std::size_t>(part.array[part.array.find('.') + 1] - '0'))
+                                .at(part.array.substr(part.array.find('/') + 1));
       for (std::int64_t r = 0; r < part.rows; ++r)
         part.copy_in(r * part.cols, part.cols,
                      numbers.data() + (part.row_begin + r) * part.global_cols + part.col_begin);
@@ -498,6 +500,12 @@ TEST_F(Compression, GoesOnFromItsState) {
       engine::Trainer<device::Fp32> first(config, world), second(config, world);
       for (int s = 0; s < 3; ++s) first.step();
       auto const saved = state(first);
+      second.step();  // leaves something to forget
+      second.forget_compression();
+      for (auto const& array : state(second)) {
+        if (array.name.find("worker_") == std::string::npos && !array.name.starts_with("applied_")) continue;
+        EXPECT_TRUE(std::ranges::all_of(array.bytes, [](char byte) { return byte == 0; })) << array.name;
+      }
       auto const parts = second.checkpoint_parts(config::checkpoint_state(config));
       ASSERT_EQ(parts.size(), saved.size());
       for (std::size_t i = 0; i < parts.size(); ++i)
@@ -561,6 +569,20 @@ TEST_F(Compression, WhatIsNotFiniteIsNotRemembered) {
     }
 }
 #endif
+
+// An embedding that two stages read has two gradients, neither of which is whole where it would be compressed.
+TEST_F(Compression, TwoGradientsOfAnEmbeddingAreRefused) {
+  for (Keys const& more :
+       {Keys{"model.tied_embeddings=true"}, Keys{"model.mtp.depth=1", "model.tied_embeddings=false"}}) {
+    auto keys = test::joined({kinds[0], more});
+    EXPECT_NO_THROW(engine::make_run_plan(make_config(keys, 1)));
+    keys.insert(keys.end(), {"pipeline.schedule=looped_bfs", "pipeline.virtual_stages=2"});
+    test::expect_error([&] { engine::make_run_plan(make_config(keys, 1)); }, "the first and the last of 2 stages read");
+  }
+  auto keys = kinds[2];
+  keys.emplace_back("comm.powersgd_rank=100");
+  test::expect_error([&] { engine::make_run_plan(make_config(keys, 1)); }, "comm.powersgd_rank");
+}
 
 TEST_F(Compression, HooksThatSumAreRefused) {
   engine::Trainer<device::Fp32> trainer(make_config({"comm.compress=int8", "run.precision=fp32"}, 1),

@@ -138,6 +138,7 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"pipeline.virtual_stages", {"1"}},
       {"pipeline.microbatch_group_size", {"3", "pipeline.schedule=interleaved_1f1b"}},
       {"pipeline.flush", {"always"}},
+      {"pipeline.p2p", {"ring"}},
       {"pipeline.lookahead", {"0"}},
       {"pipeline.file", {std::string(P3D_SOURCE_DIR) + "/LICENSE", "pipeline.schedule=file"}},
       {"pipeline.vocab_parallel", {"true"}},

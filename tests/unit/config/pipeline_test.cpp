@@ -54,8 +54,9 @@ TEST(PostValidation, RefusesWhatCannotBeTakenBack) {
   };
   EXPECT_TRUE(with({"memory.shard=parameters", "parallel.dp=2", "run.trace=true"}).config);
   EXPECT_FALSE(parse("", {}, 0).config->optimizer.post_validation);
-  for (auto const* other : {"memory.offload_optimizer=disk", "memory.offload_parameters=disk",
-                            "memory.offload_activations=disk", "model.moe.experts=4", "optimizer.delay=1"}) {
+  for (auto const* other :
+       {"memory.offload_optimizer=disk", "memory.offload_parameters=disk", "memory.offload_activations=disk",
+        "model.moe.experts=4", "optimizer.delay=1", "pipeline.p2p=ring"}) {
     auto const result = with({other});
     ASSERT_EQ(result.errors.size(), 1u) << format(result.errors);
     auto const key = std::string(other).substr(0, std::string(other).find('='));

@@ -26,7 +26,7 @@ CodedLines lines_of(Code code, std::int64_t lines, std::int64_t length, bool col
   out.length = length;
   out.line_stride = columns ? 1 : length;
   out.stride = columns ? lines : 1;
-  out.kept = kept;
+  out.chosen = kept;
   out.number_bytes = number_bytes;
   return out;
 }

@@ -97,7 +97,7 @@ TEST(Compression, FactorsAreThinOrNone) {
   EXPECT_EQ(plan.right_numbers, 8 * right);
   EXPECT_EQ(plan.traffic(), 2 * 4 * (plan.left_numbers + plan.right_numbers));
   EXPECT_EQ(plan.state_bytes(), 4 * (2 * params.flat_size() + plan.right_numbers));
-  EXPECT_EQ(plan.buffer_bytes(), 4 * plan.left_numbers);
+  EXPECT_EQ(plan.buffer_bytes(), 4 * (plan.left_numbers + 2 * 8));
   c.comm.powersgd_rank = 12;  // 48 x 48: 2 x 96 x 12 is all of it
   auto const fewer = make_compression(c, params, 4);
   EXPECT_EQ(fewer.low_rank.size(), plan.low_rank.size() - 2 * 4);

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
 
 #include <filesystem>
 #include <fstream>
@@ -317,5 +318,28 @@ TEST(PipelineCosts, csv_round_trip_and_errors) {
     } catch (base::Error const& e) {
       EXPECT_NE(std::string(e.what()).find(words), std::string::npos) << e.what();
     }
+  }
+}
+
+// pipeline.p2p: the plan's programs have rounds with "ring" alone; a message must fit one call of MPI.
+TEST(Pipeline, messages_start_in_rounds_where_the_input_says_so) {
+  auto c = pipeline("interleaved_1f1b", 4, 8);
+  c.model.tied_embeddings = false;
+  for (auto p2p : {config::P2p::separate, config::P2p::batched, config::P2p::ring}) {
+    c.pipeline.p2p = p2p;
+    auto const plan = plan::make_run_plan(c, plan::Platform{});
+    bool const ring = p2p == config::P2p::ring;
+    for (auto const* program : {&plan.training, &plan.evaluation, &plan.probe}) {
+      EXPECT_EQ(program->rounds().ranks.size(), ring ? 4u : 0u);
+      EXPECT_EQ(program->rounds().periodic, ring);
+    }
+  }
+  c.batch.micro = std::int64_t{1} << 24;
+  try {
+    plan::make_run_plan(c, plan::Platform{});
+    ADD_FAILURE() << "a message of many GiB";
+  } catch (base::Error const& e) {
+    EXPECT_EQ(e.text().where, "pipeline.p2p");
+    EXPECT_NE(e.text().expected.find("1 GiB at most"), std::string::npos) << e.what();
   }
 }

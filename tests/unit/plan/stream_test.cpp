@@ -44,6 +44,7 @@ TEST(PlanStream, NamesWhatMakesThePipelineEmpty) {
            {"targets that do not count", [](auto& c) { c.batch.variable = true; }},
            {"run.trace", [](auto& c) { c.run.trace = true; }},
            {"its size", [](auto& c) { c.batch.microbatches = 300000; }},
+           {"pipeline.p2p", [](auto& c) { c.pipeline.p2p = config::P2p::ring; }},
            {"timers.barrier", [](auto& c) { c.timers.barrier = true; }},
            {"\"gpipe\": on pipeline rank 0", [](auto& c) { c.pipeline.schedule = "gpipe"; }}}) {
     auto c = late(2, 4);

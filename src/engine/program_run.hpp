@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <p3d/engine/executor.hpp>
+
+namespace p3d::engine {
+
+/// The state of one pass over a program.
+template <class P>
+struct Executor<P>::ProgramRun {
+  schedule::Program const& program;
+  bool pairs, waits_inside, training;
+  double loss_scale;
+  Hooks const& hooks;
+  Recorder* recorder;
+  std::vector<schedule::Action> const* actions;          ///< the list of this rank
+  std::vector<Detail> const* details;                    ///< one for each action of the list
+  int microbatches = schedule::any_number;               ///< number in the step; those from there on are the next one's
+  bool flushes = true;                                   ///< STEP waits for what is under way
+  std::vector<schedule::Round> const* rounds = nullptr;  ///< the rounds of this rank; null: messages start one by one
+  std::size_t round = 0;                                 ///< number of rounds that have started
+};
+
+}  // namespace p3d::engine
