@@ -317,7 +317,7 @@ void Trainer<P>::set_loss_scale(optim::LossScaleState const& state) {
 template <class P>
 void Trainer<P>::forget_compression() {
   for (auto& [number, unit] : state_->memory.units())
-    if (unit->compressor) unit->compressor->forget();
+    if (unit->compressor) unit->compressor->forget(state_->rank.exec);
 }
 
 template <class P>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rank is small, so each number of a long matrix is read once, by one thread, for all columns of a factor.
+// The rank is small, so each number of a long matrix is read once, by one thread, for all columns of a factor. Example:
+// of a matrix of 4,096 x 4,096 and rank 4, add_left has 4,096 threads, each of which reads a row and adds up 4 numbers.
 #include <p3d/kernels/low_rank.hpp>
 
 #include <cmath>

@@ -66,7 +66,7 @@ struct Compression {
   std::int64_t rank = 0;
   std::vector<LowRankTensor> low_rank;
   std::int64_t left_numbers = 0, right_numbers = 0;  ///< of all P, with all plain numbers behind them, and of all Q
-  std::int64_t plain_numbers = 0;                    ///< those of them that are not compressed
+  std::int64_t plain_numbers = 0;                    ///< numbers that are not compressed, behind those of P
   std::int64_t state_elements = 0;  ///< elements of an array of state: the flat size, or 0 without state
   std::int64_t number_bytes = 4;    ///< bytes of one number of an array of state
 

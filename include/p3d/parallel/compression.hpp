@@ -41,10 +41,10 @@ public:
   /// Bytes that are allocated.
   virtual std::int64_t bytes() const = 0;
   /// Makes all that is remembered zero.
-  void forget() {
-    for (int j = 0; j < plan_.workers_of_replica(); ++j) clear(of_worker(j));
-    clear(applied());
-    clear(factors());
+  void forget(device::ExecSpace const& exec) {
+    for (int j = 0; j < plan_.workers_of_replica(); ++j) clear(exec, of_worker(j));
+    clear(exec, applied());
+    clear(exec, factors());
   }
   /// The memory of worker `index` of this replica, as a flat buffer; empty where nothing is remembered.
   virtual device::View1<Number> of_worker(int) const { return {}; }
@@ -58,8 +58,8 @@ protected:
   layout::Compression plan_;
 
 private:
-  static void clear(device::View1<Number> numbers) {
-    if (numbers.extent(0) > 0) Kokkos::deep_copy(numbers, Number(0));
+  static void clear(device::ExecSpace const& exec, device::View1<Number> numbers) {
+    if (numbers.extent(0) > 0) Kokkos::deep_copy(exec, numbers, Number(0));
   }
 };
 
