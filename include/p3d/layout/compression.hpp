@@ -57,8 +57,8 @@ bool is_low_rank(ParamSpec const& spec, std::int64_t rank);
 struct Compression {
   int workers = 1, replicas = 1;
   config::Compress kind = config::Compress::int8;
-  std::vector<CodedTensor>
-      tensors;  ///< plain ones first, so that their numbers are aligned; with powersgd only plain ones, without lines
+  /// Plain ones first, so that their numbers are aligned. With powersgd only plain ones, without lines.
+  std::vector<CodedTensor> tensors;
   /// The parts of a worker's bytes: one for each replica, which adds it up, or, with topk, one for all. A part begins
   /// at a multiple of 8 bytes.
   std::vector<std::vector<CodedPiece>> parts;

@@ -67,7 +67,7 @@ private:
 using CompressionGroups = std::function<comm::Communicator&(layout::AxisSet)>;
 
 /// Makes the kind that the plan says. `gradients`: the flat buffer of the stage. Takes plan.buffer_bytes() and
-/// plan.state_bytes() of memory; what is remembered is zero at first, but for factors, which are drawn.
+/// plan.state_bytes() of memory; what is remembered is zero at first, and start() draws factors that are zero.
 template <class T>
 std::unique_ptr<GradientCompressor<T>> make_compressor(device::ExecSpace const& exec, layout::Compression plan,
                                                        layout::StageParams const& params, device::View1<T> gradients,
