@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a pipeline gains where it does not empty between steps (pipeline.flush; PipeDream-2BW, arXiv 2006.09503).
 
-usage: flush.py PROGRAM [--turns 7] [--sizes 4:4,8:8,8:16] [--mpiexec mpiexec] [KEY=VALUE]...
+usage: flush.py PROGRAM [--turns 7] [--sizes 4:4,8:8,8:16] [--pipedream] [--mpiexec mpiexec] [KEY=VALUE]...
 
-Two even stages on two cores, 2 microbatches: runs with pipeline.flush = "always" and "never" in turn, the medians of
+Two even stages on two cores, 2 microbatches (1 with --pipedream: delays by stage, SOSP 2019): runs with pipeline.flush = "always" and "never" in turn, the medians of
 their steps, and their quotient beside the ideal one, m / (m + pp - 1). Then, for sizes (pipeline ranks and
 microbatches), the quotient by simulation, from the bubbles that p3d --check prints.
 """
@@ -58,13 +58,19 @@ def main():
     parser.add_argument("keys", nargs="*")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--sizes", default="2:2,4:4,8:8,8:16")
+    parser.add_argument("--pipedream", action="store_true")
     parser.add_argument("--mpiexec", default="mpiexec")
     options = parser.parse_intermixed_args()
+    number = 2
+    if options.pipedream:
+        number = 1
+        KEYS.pop("optimizer.delay")
+        KEYS.update({"pipeline.schedule": "pipedream", "optimizer.grad_clip": 0, "batch.global": 4})
     turns = [[step_ms(options, flush) for flush in ("always", "never")] for _ in range(options.turns)]
     always, never = (statistics.median(times) for times in zip(*turns))
     quotient = statistics.median(b / a for a, b in turns)
-    print(f"measured: pp = 2, m = 2: {always:.1f} ms with a flush, {never:.1f} ms without; median quotient of "
-          f"{options.turns} turns {quotient:.3f}, ideal {2 / 3:.3f}")
+    print(f"measured: pp = 2, m = {number}: {always:.1f} ms with a flush, {never:.1f} ms without; median quotient of "
+          f"{options.turns} turns {quotient:.3f}, ideal {number / (number + 1):.3f}")
     print("simulated:\nranks,microbatches,quotient,ideal")
     for size in options.sizes.split(","):
         ranks, microbatches = map(int, size.split(":"))

@@ -116,8 +116,11 @@ int show(std::string const& path, bool norms, bool input) {
   if (workers > 0)
     say(fmt::format("workers       {}, and what each of them remembers ({})", workers,
                     has(config::applied_gradient) ? config::worker_share.name : config::worker_residual.name));
-  if (has(config::previous_weights))
-    say("versions      the newest weights (parameters) and those before (previous_weights)");
+  auto older = config::previous_weights;
+  while (has(older)) ++older.age;
+  if (older.age > 1)
+    say(fmt::format("versions      {} of the weights: the newest (parameters) and {} before (previous_weights)",
+                    older.age, older.age - 1));
   if (!h.origin.empty()) say(fmt::format("began with    {}", h.origin));
   if (!h.tokenizer.name.empty())
     say(fmt::format("tokenizer     {} (hash {:016x})", h.tokenizer.name, h.tokenizer.hash));

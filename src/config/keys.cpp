@@ -239,9 +239,9 @@ void add_optimizer(std::vector<Key>& table) {
   s.flag("post_validation", &Optimizer::post_validation,
          "update, and begin the next step, before the global norm is known; a wrong update is taken back: the same "
          "numbers, no wait at the end of a step (zb_h2, zb_v), a second copy of weights and moments");
-  s.integer("delay", &Optimizer::delay, {0, 1},
+  s.integer("delay", &Optimizer::delay, {0, Optimizer::most_delay},
             "updates by which gradients are late: 1 takes the gradient of an update at the weights before the newest "
-            "(PipeDream-2BW) on every layout; one more copy of the weights");
+            "(PipeDream-2BW) on every layout; each more is one more copy of the weights; follows from pipeline.delays");
 }
 
 /// Reads comm.backend_axes.

@@ -42,11 +42,28 @@ MaybeMismatch read_layers_per_stage(toml::node const& node, std::string const&, 
   return {};
 }
 
+/// Reads pipeline.delays.
+MaybeMismatch read_delays(toml::node const& node, std::string const&, Config& config) {
+  auto const* list = node.as_array();
+  if (list == nullptr)
+    return Mismatch{&node, "no list", "use a list of updates by which layers are late, such as [3, 2, 1, 0]"};
+  std::vector<int> delays;
+  auto const read_one = [&](toml::node const& element) {
+    std::int64_t value = 0;
+    auto mismatch = read_integer(element, {0, Optimizer::most_delay}, value);
+    delays.push_back(static_cast<int>(value));
+    return mismatch;
+  };
+  if (auto mismatch = read_list(*list, read_one)) return mismatch;
+  config.pipeline.delays = std::move(delays);
+  return {};
+}
+
 /// The names of schedules: the generators of room schedule, as the build found them (P3D_GENERATORS is P3D_GENERATOR(x)
 /// for each), and the words that name no generator.
 std::vector<std::string> schedule_names() {
 #define P3D_GENERATOR(x) #x,
-  return {P3D_GENERATORS "round_robin", "file", "auto"};
+  return {P3D_GENERATORS "pipedream", "round_robin", "file", "auto"};
 #undef P3D_GENERATOR
 }
 
@@ -54,8 +71,10 @@ std::vector<std::string> schedule_names() {
 
 void add_pipeline(std::vector<Key>& table) {
   Section<Pipeline> s(table, "pipeline", &Config::pipeline);
-  s.name("schedule", &Pipeline::schedule, schedule_names(),
-         "order of forward and backward passes; file: read it; auto: the quickest that fits max_memory");
+  s.name(
+      "schedule", &Pipeline::schedule, schedule_names(),
+      "order of forward and backward passes; file: read it; auto: the quickest that fits max_memory; pipedream: 1f1b "
+      "with gradients that are late by stage (pipeline.delays)");
   s.integer("virtual_stages", &Pipeline::virtual_stages, {0, limits::layers},
             "stages (chunks) per pipeline rank, for interleaved_1f1b and looped_bfs; 0: the schedule's own number");
   s.integer("microbatch_group_size", &Pipeline::microbatch_group_size, {0, limits::axis},
@@ -82,6 +101,12 @@ void add_pipeline(std::vector<Key>& table) {
   s.choice("flush", &Pipeline::flush,
            "with optimizer.delay = 1: whether the pipeline empties between steps; auto: where it has to; never: refuse "
            "what makes it");
+  s.add(
+      "delays", fmt::format("list of integers from 0 to {}", Optimizer::most_delay),
+      "updates by which the gradients of layers are late (PipeDream), each number for an equal part of the layers; []: "
+      "optimizer.delay for all; schedule = \"pipedream\": one number a layer, those of its pipeline",
+      nullptr, read_delays,
+      [](Config const& config) { return fmt::format("[{}]", fmt::join(config.pipeline.delays, ", ")); });
   s.choice("p2p", &Pipeline::p2p,
            "how messages between stages start: each by itself; batched: a send with the receive beside it; ring: those "
            "of a step in one neighbourhood exchange");

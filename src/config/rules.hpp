@@ -22,6 +22,9 @@ void derive(Config& config, Sources& sources, int num_ranks);
 /// before derive() notes which keys memory.limit may choose.
 void apply_memory_preset(Config& config, Sources& sources);
 
+/// Sets pipeline.delays to those of a PipeDream pipeline, a number for each layer; false: stages are not known yet.
+bool natural_delays(Config& config);
+
 /// The things that a rule sees, and how it complains.
 struct Check {
   Config const& config;
@@ -53,6 +56,7 @@ void check_context(Check const& check);      ///< the tokens of a sequence over 
 void check_parallel(Check const& check);     ///< the batch over the mesh, all-reduces
 void check_compression(Check const& check);  ///< gradients that are compressed
 void check_pipeline(Check const& check);     ///< layers over stages, keys that belong to one schedule
+void check_delays(Check const& check);       ///< updates by which layers are late; called by check_pipeline()
 void check_data(Check const& check);         ///< vocabulary, learning rate; calls check_data_files()
 void check_data_files(Check const& check);   ///< files, their order, ends of documents
 void check_precision(Check const& check);    ///< types that exclude each other

@@ -148,8 +148,8 @@ void check_flush(Check const& c) {
   if (!c.known({key, "optimizer.delay"}) || c.config.pipeline.flush != Flush::never || c.config.optimizer.delay > 0)
     return;
   c.error({key, "optimizer.delay"},
-          "gradients that are late by one update (optimizer.delay = 1): else a step reads "
-          "weights that the one before it makes at its end",
+          "gradients that are late by one update (optimizer.delay = 1), or pipeline.schedule = \"pipedream\": else a "
+          "step reads weights that the one before it makes at its end",
           "flush = \"never\" and delay = 0", "set optimizer.delay to 1, or pipeline.flush to \"auto\"");
 }
 
@@ -186,6 +186,7 @@ void check_pipeline(Check const& check) {
   check_schedule_keys(check);
   check_vocabulary(check);
   check_deferral(check);
+  check_delays(check);
   check_flush(check);
 }
 

@@ -172,15 +172,17 @@ void add_compression(std::vector<io::CheckpointPart>& out, RankContext& rank, St
 
 template <class P>
 std::vector<io::CheckpointPart> checkpoint_parts(RankContext& rank, RankMemory<P>& memory, config::StateArrays arrays) {
-  // Where gradients are late, a file with both versions of the weights has the newest ones as its parameters, which are
-  // the last array of the state in memory, and the older ones as an array of the state. Where a file has one version,
-  // it goes to where layers read, and the next step makes two of it.
+  // Where gradients are late, a file with all versions of the weights has the newest ones as its parameters, which are
+  // the last array of the state in memory, and the older ones as arrays of the state: the first of them, the oldest, is
+  // what layers read, and each other one lies in memory where the list has the one before it. Where a file has one
+  // version, it goes to where layers read, and the next step makes all of it.
   auto const compression = std::ranges::find_if(arrays, [](auto const& array) { return array.compression; });
   auto const compressed = arrays.subspan(static_cast<std::size_t>(compression - arrays.begin()));
   arrays = arrays.first(arrays.size() - compressed.size());
-  bool const two_versions = !arrays.empty() && arrays.back().weights;
-  if (two_versions) memory.make_two_versions();
-  memory.show_newest(!two_versions);
+  bool const versions = !arrays.empty() && arrays.back().weights;
+  auto const oldest = std::ranges::find_if(arrays, [](auto const& array) { return array.weights; });
+  if (versions) memory.make_versions();
+  memory.show_newest(!versions);
   device::fence(rank.exec, "p3d::engine::checkpoint_parts");
   std::vector<io::CheckpointPart> out;
   for (auto const& [number, owner] : memory.units()) {
@@ -190,25 +192,27 @@ std::vector<io::CheckpointPart> checkpoint_parts(RankContext& rank, RankMemory<P
         auto& replicas = rank.along(rank.divides() ? item.spec->repeated_axes() : item.spec->replica_axes());
         for (auto const& r : layout::rectangles(item, begin, count)) {
           auto const at = item.offset + r.first - run.begin;
-          auto const add = [&](char const* group, auto&& from, std::int64_t offset) {
-            auto part = make_part(item, r, group);
-            connect(part, from, offset, [&memory, two_versions] {
+          auto const add = [&](std::string const& group, auto&& from, std::int64_t offset) {
+            auto part = make_part(item, r, group.c_str());
+            connect(part, from, offset, [&memory, versions] {
               memory.master_changed();
-              two_versions ? memory.set_two_versions() : memory.set_one_version();
+              versions ? memory.set_all_versions() : memory.set_one_version();
             });
             part.replicas = &replicas;
             part.writes = !run.copy && (!item.spec->tied || unit->stage.is_first());
             out.push_back(std::move(part));
           };
           auto& offloaded = unit->offloaded;
-          auto const* const read = two_versions ? arrays.back().name : "parameters";
+          auto const read = versions ? oldest->group() : std::string("parameters");
           if (offloaded && offloaded->parts().master) {
             add(read, offloaded->master, run.packed + at);
           } else {
             add(read, unit->params.master(run), at);
           }
           for (std::size_t k = 0; k < arrays.size(); ++k) {
-            auto const* const name = arrays[k].weights ? "parameters" : arrays[k].name;
+            auto const name = !arrays[k].weights       ? arrays[k].group()
+                              : k + 1 == arrays.size() ? std::string("parameters")
+                                                       : arrays[k + 1].group();
             auto const add_state = [&](auto&& from) { add(name, from, run.packed + at); };
             if (offloaded && k < offloaded->parts().arrays) {
               add_state(offloaded->state[k]);

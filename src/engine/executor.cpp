@@ -156,14 +156,15 @@ void Executor<P>::run(schedule::Stream const& stream, bool another_follows, std:
 }
 
 template <class P>
-bool Executor<P>::reads_newest(Action const& action, ProgramRun const& run) {
-  return action.microbatch >= run.microbatches && schedule::is_compute(action.op);
+int Executor<P>::steps_early(Action const& action, ProgramRun const& run) {
+  return schedule::is_compute(action.op) ? action.microbatch / run.microbatches : 0;
 }
 
 template <class P>
 model::StageWeights<P> const& Executor<P>::weights(Action const& action, ProgramRun const& run) {
   auto const& port = stages_.at(action.stage);
-  return reads_newest(action, run) ? *port.newest : port.weights->weights(action.version);
+  if (int const early = steps_early(action, run); early > 0) return port.ahead->at(static_cast<std::size_t>(early) - 1);
+  return port.weights->weights(action.version);
 }
 
 template <class P>
@@ -297,7 +298,7 @@ void Executor<P>::execute_pair(std::size_t first, ProgramRun& run) {
 template <class P>
 void Executor<P>::execute(Action const& action, Detail const& detail, ProgramRun& run) {
   before(action, run);
-  if (reads_newest(action, run)) timed(Phase::optimizer, run.hooks.newest_needed);
+  if (steps_early(action, run) > 0) timed(Phase::optimizer, run.hooks.newest_needed);
   switch (action.op) {
     case Op::recv_activation:
     case Op::recv_gradient:

@@ -113,7 +113,7 @@ void ExpertBalance<P>::change_router() {
     });
     if (unit->sharded) unit->sharded->updated();
   }
-  if (P::has_master) memory_->master_changed();
+  if (P::has_master || memory_->has_many_versions()) memory_->master_changed();
 }
 
 #define P3D_INSTANTIATE(P) template class ExpertBalance<P>;

@@ -15,7 +15,7 @@ struct Executor<P>::ProgramRun {
   Recorder* recorder;
   std::vector<schedule::Action> const* actions;          ///< the list of this rank
   std::vector<Detail> const* details;                    ///< one for each action of the list
-  int microbatches = schedule::any_number;               ///< number in the step; those from there on are the next one's
+  int microbatches = schedule::any_number;               ///< number in the step; those from there on are later ones'
   bool flushes = true;                                   ///< STEP waits for what is under way
   std::vector<schedule::Round> const* rounds = nullptr;  ///< the rounds of this rank; null: messages start one by one
   std::size_t round = 0;                                 ///< number of rounds that have started

@@ -13,6 +13,7 @@
 #include <p3d/engine/backend.hpp>
 #include <p3d/engine/memory_limits.hpp>
 #include <p3d/kernels/elementwise.hpp>
+#include <p3d/optim/versions.hpp>
 
 #include <algorithm>
 #include <cstdlib>
@@ -57,7 +58,8 @@ RankMemory<P>::RankMemory(RankContext& rank, data::TokenSource const& source, Pr
     : rank_(&rank),
       activations_memory_(prepare_reductions(source)),
       sums_("p3d::engine::sums", 2 + static_cast<std::size_t>(rank.config.model.mtp.depth)),
-      late_(rank.config.optimizer.delay > 0) {
+      delay_(rank.config.optimizer.delay),
+      many_versions_(delay_ > 1 || rank.config.mixes_delays()) {
   make_replica_groups();
   comm::agree(rank.mesh.world(), "take the memory that the run needs", [&] { allocate(provider); });
 }
@@ -222,19 +224,20 @@ std::vector<double> RankMemory<P>::take_sums() {
 }
 
 template <class P>
-void RankMemory<P>::make_two_versions() {
-  if (!std::exchange(one_version_, false) || !late_) return;
-  versions_differ_ = false;
+void RankMemory<P>::make_versions() {
+  if (!std::exchange(one_version_, false) || delay_ == 0) return;
+  updates_kept_ = 0;
   for (auto& [number, unit] : units_)
     for_pieces(*unit, [&](optim::Piece<P>& piece, auto const&) {
       Kokkos::deep_copy(rank_->exec, piece.master, piece.replaced_master);
+      for (auto const& older : piece.older) Kokkos::deep_copy(rank_->exec, older, piece.replaced_master);
     });
   master_is_newer_ = true;  // a pass over offloaded weights stores values that it did not load
 }
 
 template <class P>
 void RankMemory<P>::show_newest(bool newest) {
-  if (!late_ || shows_newest_ == newest) return;
+  if (delay_ == 0 || shows_newest_ == newest) return;
   shows_newest_ = newest;
   if (one_version_) return;
   for (auto& [number, unit] : units_) {
@@ -248,30 +251,35 @@ void RankMemory<P>::show_newest(bool newest) {
 
 template <class P>
 void RankMemory<P>::pass_version(int stage) {
-  if (!late_) return;
+  if (delay_ == 0) return;
   P3D_REQUIRE(!shows_newest_, "a step reads the older version");
-  versions_differ_ = false;
+  updates_kept_ = 0;
   for (auto& [number, owner] : units_) {
     if (stage >= 0 && number != stage) continue;
     auto& unit = *owner;
     for_pieces(unit, [&](optim::Piece<P>& piece, device::View1<typename P::Storage> values) {
-      Kokkos::deep_copy(rank_->exec, piece.replaced_master, piece.master);
-      if (P::has_master) unit.params.round_run(rank_->exec, piece.run, piece.master, values, false, 0);
+      optim::age_versions(rank_->exec, unit.params.layout(), piece);
+      optim::show_versions(rank_->exec, unit.params.layout(), piece, 1);
+      if (P::has_master) unit.params.round_run(rank_->exec, piece.run, piece.replaced_master, values, false, 0);
     });
     if (unit.sharded) unit.sharded->updated();
   }
 }
 
 template <class P>
-void RankMemory<P>::round_newest(std::int64_t updates) {
+void RankMemory<P>::round_ahead(std::int64_t updates) {
   if constexpr (P::has_master) {
     bool const stochastic = rank_->config.precision.stochastic_rounding;
     for (auto& [number, owner] : units_) {
       auto& unit = *owner;
-      for (auto const& run : unit.params.shard().owned) {
-        Kokkos::pair<std::int64_t, std::int64_t> const place(run.begin, run.begin + run.count);
-        device::View1<typename P::Storage> const values = Kokkos::subview(unit.newest_values, place);
-        unit.params.round_run(rank_->exec, run, unit.state.newest(run), values, stochastic, updates);
+      for (std::size_t k = 0; k < unit.ahead_values.size(); ++k) {
+        auto const age = unit.age_ahead(k + 1);
+        auto const made_by = std::max<std::int64_t>(0, updates - std::min(age, updates_kept_));
+        for (auto const& run : unit.params.shard().owned) {
+          Kokkos::pair<std::int64_t, std::int64_t> const place(run.begin, run.begin + run.count);
+          device::View1<typename P::Storage> const values = Kokkos::subview(unit.ahead_values[k], place);
+          unit.params.round_run(rank_->exec, run, unit.state.newest(run, age), values, stochastic, made_by);
+        }
       }
     }
   }
@@ -286,34 +294,59 @@ void RankMemory<P>::put_gradients_aside() {
     params.zero_grads(rank_->exec);
     for (auto const& run : params.shard().owned)
       Kokkos::deep_copy(rank_->exec, params.master(run), unit.state.newest(run));
-    if constexpr (P::has_master) Kokkos::deep_copy(rank_->exec, params.values(), unit.newest_values);
+    if constexpr (P::has_master) Kokkos::deep_copy(rank_->exec, params.values(), unit.ahead_values.front());
   }
 }
 
 template <class P>
 void RankMemory<P>::refresh_weights(std::int64_t updates) {
-  make_two_versions();
+  make_versions();
   if (!std::exchange(master_is_newer_, false)) return;
-  // Rounding at random goes by the number of the update that made the version.
-  if (late_ && !shows_newest_ && versions_differ_) updates = std::max<std::int64_t>(0, updates - 1);
   auto const& exec = rank_->exec;
-  bool const stochastic = rank_->config.precision.stochastic_rounding;
   for (auto& [number, owner] : units_) {
+    // A file, or the load of experts, changes the newest weights and leaves alone what layers read.
+    if (many_versions_ && !shows_newest_)
+      for_pieces(*owner, [&, &layout = owner->params.layout()](optim::Piece<P>& piece, auto const&) {
+        optim::show_versions(exec, layout, piece, delay_);
+      });
+    auto* const unit = owner.get();  // Clang before 16 captures no structured binding
     auto& params = owner->params;
     auto& offloaded = owner->offloaded;
     if (P::has_master && offloaded && offloaded->parts().values) {
       bool const with_master = offloaded->parts().master;
       offloaded->stream(exec, *staging_, params.shard(), {.master = true}, {.values = true},
                         [&](layout::OwnedRun const& run, auto const& views) {
-                          params.round_run(exec, run, with_master ? views.master : params.master(run), views.values,
-                                           stochastic, updates);
+                          round_read(*unit, run, with_master ? views.master : params.master(run), views.values,
+                                     updates);
                         });
     } else if (P::has_master) {
       visit_master(*owner, false, [&](layout::OwnedRun const& run, auto const& master) {
-        params.round_run(exec, run, master, params.stored(run), stochastic, updates);
+        round_read(*unit, run, master, params.stored(run), updates);
       });
     }
     if (owner->sharded) owner->sharded->updated();
+  }
+}
+
+template <class P>
+void RankMemory<P>::count_version(std::int64_t update) {
+  if (std::exchange(counted_update_, update) != update) updates_kept_ = std::min(delay_, updates_kept_ + 1);
+}
+
+template <class P>
+void RankMemory<P>::round_read(StageUnit<P>& unit, layout::OwnedRun const& run,
+                               device::View1<typename P::Master const> master,
+                               device::View1<typename P::Storage> values, std::int64_t updates) const {
+  auto const& params = unit.params;
+  if (!rank_->config.precision.stochastic_rounding)
+    return params.round_run(rank_->exec, run, master, values, false, updates);
+  // Rounding at random goes by the number of the update that made the version.
+  for (auto const& s : optim::delay_segments(params.layout(), run)) {
+    auto const age = shows_newest_ ? 0 : std::min(s.delay, updates_kept_);
+    Kokkos::pair<std::int64_t, std::int64_t> const place(s.begin, s.begin + s.count);
+    params.round_run(rank_->exec, {run.begin + s.begin, s.count, run.packed + s.begin, run.copy},
+                     Kokkos::subview(master, place), Kokkos::subview(values, place), true,
+                     std::max<std::int64_t>(0, updates - age));
   }
 }
 
@@ -327,7 +360,8 @@ plan::MemoryPrediction RankMemory<P>::in_use() const {
   for (auto const& [number, unit] : units_) {
     auto const used = unit->params.bytes();
     m.params += used.values;
-    m.params += static_cast<std::int64_t>(unit->newest_values.size() * sizeof(typename P::Storage));
+    for (auto const& values : unit->ahead_values)
+      m.params += static_cast<std::int64_t>(values.size() * sizeof(typename P::Storage));
     m.grads += used.grads + static_cast<std::int64_t>(unit->gradient_wire.size() * sizeof(device::bfloat16) +
                                                       unit->held_gradients.size() * sizeof(typename P::Gradient));
     if (unit->compressor) m.grads += unit->compressor->bytes();

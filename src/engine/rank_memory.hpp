@@ -62,7 +62,7 @@ public:
   /// Calls visit(run, master weights) for all that a stage's unit owns: those of the newest version.
   template <class Visit>
   void for_master(StageUnit<P>& unit, Visit const& visit) {
-    visit_master(unit, late_ && !layers_read_newest(), visit);
+    visit_master(unit, delay_ > 0 && !layers_read_newest(), visit);
   }
   /// Calls visit(piece, values) for all that a stage's unit owns, to be updated: the piece has its master weights,
   /// state and gradients; `values` are what layers read, empty where these are master weights. Where gradients are late
@@ -70,7 +70,7 @@ public:
   template <class Visit>
   void for_pieces(StageUnit<P>& unit, Visit const& given) {
     auto const visit = [&](optim::Piece<P>& piece, device::View1<typename P::Storage> values) {
-      if (late_) optim::aim_at_newest(piece);
+      if (delay_ > 0) optim::aim_at_newest(piece, delay_);
       given(piece, values);
     };
     auto& params = unit.params;
@@ -98,32 +98,39 @@ public:
         });
   }
 
-  // Where gradients are late (optimizer.delay), there are two versions of the weights, of which layers read the older
-  // one in a step, and the newest one for everything else.
+  // Where gradients are late (optimizer.delay), there are several versions of the weights, of which layers read an
+  // older one in a step, and the newest one for everything else.
 
   /// Has layers read the newest version, or the one before. refresh_weights() must follow.
   void show_newest(bool newest);
   bool layers_read_newest() const { return shows_newest_ || one_version_; }
-  /// An update was skipped: the newest version overwrites the older one of a stage's weights (-1: of all).
+  /// Whether there are more than two versions, or layers read versions of several ages.
+  bool has_many_versions() const { return many_versions_; }
+  /// An update was skipped: the versions of a stage's weights (-1: of all) grow older, the newest stays.
   void pass_version(int stage);
-  /// Rounds the newest version for the microbatches of a stream's next step, which read it while others read the older
-  /// one. `updates`: those that have made it.
-  void round_newest(std::int64_t updates);
+  /// Rounds the newer versions for the microbatches of a stream's later steps, which read them while others read the
+  /// older one. `updates`: those that have made the newest.
+  void round_ahead(std::int64_t updates);
   /// Ends a step of a stream: gradients move to where they wait for their update, and the newest version overwrites the
   /// older one.
   void put_gradients_aside();
   /// There is one version of the weights, where layers read: at the start, and where a file brought one.
   void set_one_version() { one_version_ = true; }
-  /// The versions are those of two updates: from now on one was made from the other, or a file brought both.
-  void set_two_versions() { versions_differ_ = true; }
+  /// The versions are those of so many updates: a file brought all.
+  void set_all_versions() { updates_kept_ = delay_; }
+  /// This update makes a version, of one stage or more: the updates that made the others are those before it.
+  void count_version(std::int64_t update);
+  /// Rounds the weights of a run that layers read in a step. `updates`: those that have made the newest.
+  void round_read(StageUnit<P>& unit, layout::OwnedRun const& run, device::View1<typename P::Master const> master,
+                  device::View1<typename P::Storage> values, std::int64_t updates) const;
 
   /// The master weights were changed by more than an update: layers must not read the old ones.
   void master_changed() { master_is_newer_ = true; }
   bool master_is_newer() const { return master_is_newer_; }
   /// Rounds what layers read from the master weights, where these are newer. `updates`: those done so far.
   void refresh_weights(std::int64_t updates);
-  /// Copies the one version of the weights that there is to where the newest is kept.
-  void make_two_versions();
+  /// Copies the one version of the weights that there is to where the others are kept.
+  void make_versions();
 
   /// The bytes that are allocated, by the purposes of the prediction; activations and workspace at their highest.
   plan::MemoryPrediction in_use() const;
@@ -174,9 +181,11 @@ private:
   std::map<int, std::unique_ptr<StageUnit<P>>> units_;
   std::optional<ActivationStore<P>> activation_store_;
   bool master_is_newer_ = true;  ///< than what layers read: at the start, and after a checkpoint was copied in
-  bool late_;                    ///< gradients are
+  std::int64_t delay_;           ///< updates by which gradients are late, the largest number
+  bool many_versions_;           ///< see has_many_versions()
   bool shows_newest_ = false, one_version_ = true;
-  bool versions_differ_ = false;  ///< an update came after there were two of them, or a file brought both
+  std::int64_t updates_kept_ = 0;     ///< how many of the versions, the newest first, were made by updates of their own
+  std::int64_t counted_update_ = -1;  ///< see count_version()
 };
 
 }  // namespace p3d::engine

@@ -74,15 +74,17 @@ StageUnit<P>::StageUnit(RankContext& rank, int number, device::Arena& arena, mod
   auto whole = model::stage_weights(c, rank.plan.stages, number, params, lender ? &lender->params : nullptr);
   if (rank.plan.stream) {
     auto const size = params.layout().flat_size();
-    held_gradients = device::large_array<typename P::Gradient>("p3d::engine::held_gradients", size);
-    device::View1<typename P::Storage> values;
-    if constexpr (P::has_master) {
-      newest_values = device::large_array<typename P::Storage>("p3d::engine::newest_values", size);
-      values = newest_values;
-    } else {
-      values = state.arrays().back().wide;
+    if (!c.mixes_delays())
+      held_gradients = device::large_array<typename P::Gradient>("p3d::engine::held_gradients", size);
+    auto const steps = static_cast<std::size_t>(rank.plan.stream->ahead.at(static_cast<std::size_t>(number)));
+    for (std::size_t k = 1; k <= steps; ++k) {
+      device::View1<typename P::Storage> values;
+      if constexpr (P::has_master)
+        values = ahead_values.emplace_back(device::large_array<typename P::Storage>("p3d::engine::ahead_values", size));
+      else
+        values = (state.arrays().end() - 1 - age_ahead(k))->wide;
+      ahead.push_back(model::stage_weights(c, rank.plan.stages, number, params.with_values(values)));
     }
-    newest = model::stage_weights(c, rank.plan.stages, number, params.with_values(values));
   }
   if (!c.memory.divides() && !c.memory.moves_weights()) {
     weights = provider(number, params, std::move(whole));
@@ -94,6 +96,12 @@ StageUnit<P>::StageUnit(RankContext& rank, int number, device::Arena& arena, mod
       lender ? lender->sharded : nullptr);
   sharded = own.get();
   weights = std::move(own);
+}
+
+template <class P>
+std::int64_t StageUnit<P>::age_ahead(std::size_t steps) const {
+  // All parameters of a stage that may be ahead are equally late.
+  return params.layout().items().front().spec->delay - static_cast<std::int64_t>(steps);
 }
 
 template <class P>

@@ -36,11 +36,12 @@ struct StageUnit {
   std::optional<OffloadedState<P>> offloaded;  ///< empty unless the input offloads state or parameters
   /// The gradients of the step before, until their norm is known; empty unless steps follow each other without a flush.
   device::Owned1<typename P::Gradient> held_gradients;
-  /// The newest weights, rounded for microbatches of the next step; empty where master weights need no rounding.
-  device::Owned1<typename P::Storage> newest_values;
-  std::optional<model::StageWeights<P>> newest;  ///< the newest weights, as microbatches of the next step read them
-  bool reduced_before = false;                   ///< in this step
-  int reductions = 0;                            ///< in this step, those of no sum among them
+  /// The weights that microbatches of later steps read, rounded: those of the next step, then those of the one after
+  /// it, and so on. Empty where master weights need no rounding.
+  std::vector<device::Owned1<typename P::Storage>> ahead_values;
+  std::vector<model::StageWeights<P>> ahead;  ///< these weights as layers read them; empty without a stream
+  bool reduced_before = false;                ///< in this step
+  int reductions = 0;                         ///< in this step, those of no sum among them
 
   /// `pooled`: memory for whole weights and gradients that come and go; null: the unit has its own. `lender`: the unit
   /// whose embedding this stage reads too, or null.
@@ -48,6 +49,8 @@ struct StageUnit {
             parallel::ReplicaGroups const& groups, ProviderFactory<P> const& provider,
             typename model::Parameters<P>::Memory pooled, StageUnit const* lender);
 
+  /// The age of the version that microbatches read which are so many steps early.
+  std::int64_t age_ahead(std::size_t steps) const;
   /// The part of held_gradients that belongs to a run.
   device::View1<typename P::Gradient> held(layout::OwnedRun const& run) const;
 

@@ -10,6 +10,7 @@
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/comm/wait.hpp>
 #include <p3d/kernels/elementwise.hpp>
+#include <p3d/optim/versions.hpp>
 #include <p3d/schedule/query.hpp>
 
 #include <fmt/format.h>
@@ -268,6 +269,7 @@ template <class P>
 void StepEnd<P>::update(int stage, StepResult& result) {
   auto const& config = rank_->config;
   if (!std::exchange(summed_up_, true)) {
+    if (flows_ && config.mixes_delays()) return update_at_once(result);
     settle();
     if (flows_) return put_aside(result);
     finish_compressed();
@@ -300,6 +302,8 @@ template <class P>
 void StepEnd<P>::apply(int stage, optim::UpdateStep const& step, bool waited) {
   auto const& config = rank_->config;
   bool const stochastic = config.precision.stochastic_rounding, late = config.optimizer.delay > 0;
+  bool const many_versions = memory_->has_many_versions();
+  memory_->count_version(step.number);
   for (auto& [number, owner] : memory_->units()) {
     if (stage >= 0 && number != stage) continue;
     auto& unit = *owner;
@@ -307,14 +311,15 @@ void StepEnd<P>::apply(int stage, optim::UpdateStep const& step, bool waited) {
       if (waited) piece.gradient = unit.held(piece.run);
       if (tried_out_) unit.state.keep_replaced(piece);
       if (!stochastic) piece.storage = values;
-      unit.optimizer->update(rank_->exec, step, piece);
-      if (stochastic)
-        unit.params.round_run(rank_->exec, piece.run, late ? piece.replaced_master : piece.master, values, true,
-                              step.number - config.optimizer.delay);
+      if (many_versions)
+        optim::update_versions(rank_->exec, *unit.optimizer, step, unit.params.layout(), piece);
+      else
+        unit.optimizer->update(rank_->exec, step, piece);
+      if (stochastic || (many_versions && P::has_master))
+        memory_->round_read(unit, piece.run, late ? piece.replaced_master : piece.master, values, step.number);
     });
     if (unit.sharded) unit.sharded->updated();
   }
-  memory_->set_two_versions();
   synchronise_weights(stage, step.number);
 }
 
@@ -328,6 +333,35 @@ void StepEnd<P>::put_aside(StepResult const& result) {
   if (!waits_for_tie()) start_sum(result.votes);
   aside_ = false;
   waiting_ = result;
+}
+
+template <class P>
+void StepEnd<P>::update_at_once(StepResult const& result) {
+  take_sums_but(static_cast<std::size_t>(rank_->plan.results_late(rank_->config)) - 1);
+  give_up_failed();
+  skipped_update_ = false;
+  start_sum(result.votes);
+  auto const number = updates_of(result.step - 1) + 1;
+  apply(-1, {number, result.lr, 1.0 / result.loss_scale}, false);
+  gradients_are_zero_ = true;
+  memory_->round_ahead(number);
+  summed_.push_back(
+      {result, std::exchange(sum_targets_, {}), std::exchange(sum_, {}), std::exchange(sum_request_, {})});
+}
+
+template <class P>
+void StepEnd<P>::take_sums_but(std::size_t newest) {
+  while (summed_.size() > newest) {
+    auto next = std::move(summed_.front());
+    summed_.pop_front();
+    sum_targets_ = std::move(next.targets);
+    sum_ = std::move(next.sum);
+    sum_request_ = std::move(next.request);
+    if (take_sum(next.result))
+      results_.push_back(std::move(next.result));
+    else if (!failed_)
+      failed_ = std::move(next.result);
+  }
 }
 
 template <class P>
@@ -351,17 +385,24 @@ void StepEnd<P>::complete() {
   auto const number = updates_of(result.step - 1) + 1;
   double const clip = optim::clip_factor(result.grad_norm, rank_->config.optimizer.grad_clip);
   apply(-1, {number, result.lr, clip / result.loss_scale, true}, true);
-  memory_->round_newest(number);
+  memory_->round_ahead(number);
   results_.push_back(std::move(result));
 }
 
 template <class P>
 void StepEnd<P>::settle() {
   complete();
+  take_sums_but(0);
+  give_up_failed();
+}
+
+template <class P>
+void StepEnd<P>::give_up_failed() {
   if (!failed_) return;
   auto failed = *std::exchange(failed_, {});
   executor_->abandon();
-  overflowed(failed, true);
+  summed_.clear();
+  overflowed(failed, !rank_->config.mixes_delays());
 }
 
 template <class P>
@@ -433,7 +474,9 @@ void StepEnd<P>::refresh_weights(std::int64_t steps_done) {
 
 template <class P>
 void StepEnd<P>::overflowed(StepResult& result, bool waited) {
-  auto const where = find_not_finite(waited);
+  auto where = find_not_finite(waited);
+  if (step_ > result.step && rank_->config.mixes_delays())
+    where += fmt::format("; found at step {}, when updates had been made with it", step_);
   double const scale = loss_scaler_.scale();
   if (loss_scaler_.update(true)) {
     result.overflow = where;

@@ -18,6 +18,7 @@
 #include <p3d/engine/trainer.hpp>
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -113,6 +114,13 @@ private:
   bool tries_out() const { return rank_->config.optimizer.post_validation && another_follows_ && last_fitted_; }
   /// Puts the gradients of the step aside and begins to sum; complete() updates.
   void put_aside(StepResult const& result);
+  /// Begins to sum, and updates without the sum, which several steps may be waiting for: where delays differ, and
+  /// nothing is clipped.
+  void update_at_once(StepResult const& result);
+  /// Takes the sums of steps whose update did not wait for them, but for those of the newest steps.
+  void take_sums_but(std::size_t newest);
+  /// Throws where the norm of a step was found not to be finite behind it. All ranks come here.
+  void give_up_failed();
   /// Updates the parameters of a stage (-1: of all) with the gradients of this rank, or with those that waited.
   void apply(int stage, optim::UpdateStep const& step, bool waited);
   /// Undoes the update that was tried out, and forgets the opening that read its weights.
@@ -153,8 +161,16 @@ private:
   bool flows_ = false;                 ///< the next step begins before this one has ended
   bool aside_ = false;                 ///< the gradients that are summed up are those that wait
   std::optional<StepResult> waiting_;  ///< the step whose update waits for its norm
-  std::optional<StepResult> failed_;   ///< the step that waited and has no finite norm
-  std::vector<StepResult> results_;    ///< see take_results()
+  std::optional<StepResult> failed_;   ///< the first step whose norm came late and is not finite
+  /// A step that was updated without its sum, which is on its way.
+  struct Summed {
+    StepResult result;
+    std::vector<std::int64_t> targets;
+    std::vector<double> sum;
+    comm::Request request;
+  };
+  std::deque<Summed> summed_;
+  std::vector<StepResult> results_;  ///< see take_results()
 };
 
 }  // namespace p3d::engine

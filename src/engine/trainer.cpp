@@ -46,8 +46,7 @@ RunPlan plan_together(config::Config const& config, comm::Communicator const& pa
 template <class P>
 Executor<P> make_executor(RankContext& rank, RankMemory<P>& memory) {
   std::map<int, StagePort<P>> stages;
-  for (auto& [number, unit] : memory.units())
-    stages[number] = {&unit->stage, unit->weights.get(), unit->newest ? &*unit->newest : nullptr};
+  for (auto& [number, unit] : memory.units()) stages[number] = {&unit->stage, unit->weights.get(), &unit->ahead};
   return Executor<P>(std::move(stages), rank.mesh.along("pp"), rank.exec, [&rank] { return rank.wait_seconds(); });
 }
 
@@ -123,12 +122,14 @@ struct Trainer<P>::State {
     return hooks;
   }
 
-  /// The hooks of a step of a stream, in which microbatches from `microbatches` on are the next step's.
-  Hooks stream_hooks(StepResult& result, int microbatches) {
+  /// The hooks of a step of a stream, in which microbatches from stream.microbatches on are those of later steps.
+  Hooks stream_hooks(StepResult& result, schedule::Stream const& stream) {
     auto hooks = training_hooks(result);
-    auto next = memory.loading(loader, loader.training(steps_done + 1));
-    hooks.load = [load = hooks.load, ahead = next.load, microbatches](int stage, int slot, int microbatch) {
-      microbatch < microbatches ? load(stage, slot, microbatch) : ahead(stage, slot, microbatch - microbatches);
+    std::vector<decltype(hooks.load)> load{hooks.load};
+    for (int k = 1; k <= stream.most_ahead(); ++k)
+      load.push_back(memory.loading(loader, loader.training(steps_done + k)).load);
+    hooks.load = [load = std::move(load), each = stream.microbatches](int stage, int slot, int microbatch) {
+      load.at(static_cast<std::size_t>(microbatch / each))(stage, slot, microbatch % each);
     };
     P3D_REQUIRE(!hooks.length, "samples of a stream have one length");
     hooks.newest_needed = [this] { end.complete(); };
@@ -204,6 +205,11 @@ template <class P>
 std::vector<StepResult> Trainer<P>::run_step(double vote, bool another_follows, bool may_flow) {
   auto& s = *state_;
   auto const& config = s.rank.config;
+  auto const& stream = s.rank.plan.stream;
+  bool const flows = stream && may_flow && another_follows && s.steps_done + 1 < config.run.steps && s.end.may_flow() &&
+                     !s.given_provider && s.executor.recorder() == nullptr;
+  // Where several steps have begun, there are no lists that end them.
+  if (stream && !flows && stream->last.empty()) s.end.forget_opening();
   s.memory.show_newest(false);
   s.end.refresh_weights(s.steps_done);
   if (config.timers.barrier) s.rank.mesh.world().barrier().wait();
@@ -228,15 +234,12 @@ std::vector<StepResult> Trainer<P>::run_step(double vote, bool another_follows, 
     w.set_balance({.sample = result.loss_scale / static_cast<double>(config.batch.global),
                    .token = result.loss_scale / static_cast<double>(config.batch.global * config.model.seq_len)});
   }
-  auto const& stream = s.rank.plan.stream;
   bool const begun = stream && s.executor.has_opened();
-  bool const flows = stream && may_flow && another_follows && result.step < config.run.steps && s.end.may_flow() &&
-                     !s.given_provider && s.executor.recorder() == nullptr;
-  if (flows && !begun) s.memory.round_newest(s.end.updates_of(s.steps_done));
+  if (flows && !begun) s.memory.round_ahead(s.end.updates_of(s.steps_done));
   s.end.begin(result, targets, another_follows, flows);
   double const scale = result.loss_scale / divisor(targets.front());
   if (flows || begun)
-    s.executor.run(*stream, flows, result.step, scale, s.stream_hooks(result, stream->microbatches));
+    s.executor.run(*stream, flows, result.step, scale, s.stream_hooks(result, *stream));
   else
     s.executor.run(s.rank.plan.training, result.step, scale, s.training_hooks(result));
   s.end.finish(result);

@@ -43,9 +43,11 @@ std::int64_t position(Hdf5File& file, std::string const& path, char const* name)
 /// damaged, which the reading of the arrays finds.
 std::vector<config::StateArray> stored_state(Hdf5File& file, std::string const& path) {
   std::vector<config::StateArray> out;
-  bool const late = file.has(config::previous_weights.name);
+  auto older = config::previous_weights;
+  while (file.has(older.group())) ++older.age;
   for (auto const& optimizer : config::optimizer_states) {
-    if (optimizer.arrays.empty() || !file.has(optimizer.arrays.front().name) || (optimizer.delay > 0) != late) continue;
+    if (optimizer.arrays.empty() || !file.has(optimizer.arrays.front().name) || optimizer.delay + 1 != older.age)
+      continue;
     out.assign(optimizer.arrays.begin(), optimizer.arrays.end());
     break;
   }

@@ -35,7 +35,8 @@ std::vector<Split> splits_of(Cut cut) {
 class Builder {
 public:
   explicit Builder(config::Config const& config)
-      : m_(config.model),
+      : config_(config),
+        m_(config.model),
         sequence_(config.parallel.sequence),
         over_pipeline_(config.divides_vocabulary()),
         whole_embedding_(config.replicates_embedding()) {}
@@ -49,6 +50,7 @@ public:
     if (!m_.tied_embeddings) {
       divide_vocabulary(matrix("head.weight", head_side, m_.vocab_size, m_.hidden, by_rows, base_std));
     }
+    for (auto& spec : specs_) spec.delay = static_cast<int>(config_.delay_of(spec.layer));
     return std::move(specs_);
   }
 
@@ -256,6 +258,7 @@ private:
   /// The standard deviation for matrices that write into the residual stream.
   double residual_std() const { return base_std / std::sqrt(2.0 * static_cast<double>(m_.layers)); }
 
+  config::Config const& config_;
   config::Model const& m_;
   bool sequence_, over_pipeline_, whole_embedding_;
   std::vector<ParamSpec> specs_;

@@ -186,13 +186,13 @@ MemoryPrediction predict_state_memory(config::Config const& config, layout::Para
 }
 
 void add_stream_memory(config::Config const& config, layout::ParamTable const& table, layout::StageMap const& stages,
-                       int pipeline_rank, MemoryPrediction& m) {
+                       int pipeline_rank, std::vector<int> const& ahead, MemoryPrediction& m) {
   layout::PerAxis const sizes = config.parallel, here = layout::PerAxis::only(layout::Axis::pp, pipeline_rank);
   auto const bytes = type_bytes(config);
   for (int stage : stages.stages_of(pipeline_rank)) {
     auto const numbers = layout::StageParams(table, stages, stage, sizes, here).flat_size();
-    m.grads += numbers * bytes.gradient;
-    if (bytes.has_master) m.params += numbers * bytes.storage;
+    if (!config.mixes_delays()) m.grads += numbers * bytes.gradient;
+    if (bytes.has_master) m.params += ahead.at(static_cast<std::size_t>(stage)) * numbers * bytes.storage;
   }
 }
 

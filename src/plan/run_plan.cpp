@@ -94,7 +94,7 @@ MemoryPrediction predict_memory(config::Config const& c, RunPlan const& plan, in
                                 Platform const& platform) {
   auto m = predict_state_memory(c, plan.table, plan.stages, pipeline_rank,
                                 plan.pools[static_cast<std::size_t>(pipeline_rank)]);
-  if (plan.stream) add_stream_memory(c, plan.table, plan.stages, pipeline_rank, m);
+  if (plan.stream) add_stream_memory(c, plan.table, plan.stages, pipeline_rank, plan.stream->ahead, m);
   auto const buffers = activation_memory(c, plan, pipeline_rank, platform);
   m.activations = buffers.activations.total();
   m.workspace = buffers.workspace.total();
@@ -288,7 +288,8 @@ std::vector<double> rank_bytes(config::Config const& c, layout::StageMap const& 
   std::vector<double> bytes;
   for (int r = 0; r < c.parallel.pp; ++r) {
     auto m = plan.memory_of(r);
-    if (may_stream(c)) add_stream_memory(c, plan.table, plan.stages, r, m);
+    std::vector<int> const ahead(static_cast<std::size_t>(stages.num_stages()), static_cast<int>(c.optimizer.delay));
+    if (may_stream(c)) add_stream_memory(c, plan.table, plan.stages, r, ahead, m);
     bytes.push_back(static_cast<double>(m.total()));
   }
   return bytes;

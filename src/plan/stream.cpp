@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Says whether the steps of an input can follow each other without a flush, and makes the program of four of them. What
+// Says whether the steps of an input can follow each other without a flush, and makes the program of some of them. What
 // prevents it has one list here: whatever makes a rank wait for the others at the end of a step, or changes between two
 // steps what forwards read. An example: what the router of experts keeps changes with the load of a step, which is
 // known when all ranks have ended it; to wait for that is the flush again.
@@ -14,7 +14,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <set>
 #include <utility>
+#include <vector>
 
 namespace p3d::plan {
 
@@ -26,6 +29,13 @@ std::string prevents(config::Config const& c) {
   auto const& m = c.memory;
   for (auto const& [found, cause] : std::initializer_list<std::pair<bool, char const*>>{
            {c.optimizer.delay == 0, "optimizer.delay = 0: a step reads what the one before it made"},
+           {c.optimizer.delay > 1 && !c.mixes_delays(),
+            "optimizer.delay above 1, which no pipeline here makes use of (1 and pipeline.schedule = \"pipedream\" "
+            "do)"},
+           {c.mixes_delays() && c.optimizer.grad_clip > 0,
+            "optimizer.grad_clip: the last stage, whose gradients are not late, would wait for the norm of all"},
+           {c.mixes_delays() && c.model.tied_embeddings,
+            "model.tied_embeddings: the first stage and the last one wait for each other"},
            {m.shard != config::Shard::none, "memory.shard: the newest weights lie in parts"},
            {m.offload_optimizer != config::OffloadTo::none,
             "memory.offload_optimizer: the newest weights lie elsewhere"},
@@ -48,6 +58,25 @@ std::string prevents(config::Config const& c) {
   return "";
 }
 
+/// Says how many steps early the forwards of each stage may be: as many as its gradients are late. Empty, with the
+/// reason in `cause`, where those of a stage are not equally late.
+std::vector<int> stage_delays(config::Config const& c, layout::StageMap const& stages, std::string& cause) {
+  std::vector<int> out;
+  for (int s = 0; s < stages.num_stages(); ++s) {
+    std::set<std::int64_t> found;
+    auto const layers = stages.layers(s);
+    for (auto l = layers.begin; l < layers.end; ++l) found.insert(c.delay_of(l));
+    if (stages.is_first(s)) found.insert(c.delay_of(-1));
+    if (stages.is_last(s)) found.insert(c.delay_of(c.model.layers));
+    if (found.size() > 1) {
+      cause = fmt::format("pipeline.delays: stage {} has layers of {} and of {}", s, *found.begin(), *found.rbegin());
+      return {};
+    }
+    out.push_back(static_cast<int>(*found.begin()));
+  }
+  return out;
+}
+
 }  // namespace
 
 bool may_stream(config::Config const& c) {
@@ -58,9 +87,13 @@ StreamPlan plan_stream(config::Config const& c, PipelinePlan const& pipeline, sc
   constexpr auto key = "pipeline.flush";
   if (c.parallel.pp == 1 || c.pipeline.flush == config::Flush::always) return {};
   auto cause = prevents(c);
-  auto const forwards = std::int64_t{schedule::stream_steps} * pipeline.stages.num_stages() * c.batch.microbatches;
+  std::vector<int> ahead;
+  if (cause.empty()) ahead = stage_delays(c, pipeline.stages, cause);
+  int const num_steps = ahead.empty() ? 0 : schedule::stream_steps(*std::max_element(ahead.begin(), ahead.end()));
+  auto const forwards = std::int64_t{num_steps} * pipeline.stages.num_stages() * c.batch.microbatches;
   if (cause.empty() && forwards > schedule::most_forwards)
-    cause = fmt::format("its size: four steps have {} forwards, more than {}", forwards, schedule::most_forwards);
+    cause =
+        fmt::format("its size: {} steps have {} forwards, more than {}", num_steps, forwards, schedule::most_forwards);
   if (cause.empty() && c.model.tied_embeddings && pipeline.stages.shares_tied())
     cause = fmt::format("pipeline.schedule = \"{}\": one rank has both ends of a tied embedding", pipeline.schedule);
   StreamPlan out;
@@ -68,7 +101,7 @@ StreamPlan plan_stream(config::Config const& c, PipelinePlan const& pipeline, sc
     auto const* generator = schedule::find_generator(pipeline.schedule);
     P3D_REQUIRE(generator != nullptr, "the schedule has a generator");
     auto const m = static_cast<int>(c.batch.microbatches);
-    schedule::Shape const shape{c.parallel.pp, schedule::stream_steps * m,
+    schedule::Shape const shape{c.parallel.pp, num_steps * m,
                                 generator->any_stages_per_rank ? pipeline.stages.num_stages() / c.parallel.pp : 0,
                                 generator->any_group_size ? c.pipeline.microbatch_group_size : 0};
     auto steps = schedule::generate(pipeline.schedule, shape);
@@ -76,7 +109,7 @@ StreamPlan plan_stream(config::Config const& c, PipelinePlan const& pipeline, sc
     schedule::finish_weight_gradients(steps, m);
     steps = schedule::apply_passes(std::move(steps), {.slot_lookahead = c.pipeline.lookahead, .execution = execution});
     std::string why;
-    out.stream = schedule::make_stream({std::move(steps), execution}, why);
+    out.stream = schedule::make_stream({std::move(steps), execution}, ahead, why);
     if (!out.stream) cause = fmt::format("pipeline.schedule = \"{}\": {}", pipeline.schedule, why);
   }
   if (out.stream) {
@@ -96,7 +129,8 @@ double planned_bubble(RunPlan const& plan, PipelineCosts const& costs) {
   auto const one = simulate(plan.training, costs, plan.training.execution());
   if (!plan.stream) return one.bubble();
   auto const all = simulate(plan.stream->steps, costs, plan.stream->steps.execution());
-  double const step = (all.makespan - one.makespan) / (schedule::stream_steps - 1);
+  int const steps = plan.stream->steps->num_microbatches / plan.stream->microbatches;
+  double const step = (all.makespan - one.makespan) / (steps - 1);
   return 1.0 - one.busy() / (static_cast<double>(one.ranks.size()) * step);
 }
 

@@ -58,6 +58,22 @@ std::string mesh_text(layout::RankGrid const& grid) {
   return text;
 }
 
+/// The updates by which layers are late, in the fewest numbers that pipeline.delays takes: "[3, 2, 1, 0]".
+std::string delays_text(config::Config const& c) {
+  auto const layers = c.model.layers;
+  std::vector<std::int64_t> shortest;
+  for (std::int64_t n = 1; n <= layers; ++n) {
+    if (layers % n != 0) continue;
+    shortest.clear();
+    for (std::int64_t part = 0; part < n; ++part) shortest.push_back(c.delay_of(part * layers / n));
+    bool same = true;
+    for (std::int64_t l = 0; l < layers; ++l)
+      same = same && c.delay_of(l) == shortest[static_cast<std::size_t>(l * n / layers)];
+    if (same) break;
+  }
+  return fmt::format("[{}]", fmt::join(shortest, ", "));
+}
+
 /// The pipeline: stages, schedule, layers, slots, and the bubble by simulation where that is quick.
 std::string stages_text(config::Config const& c, engine::RunPlan const& plan, bool explains) {
   std::vector<int> layers;
@@ -69,6 +85,11 @@ std::string stages_text(config::Config const& c, engine::RunPlan const& plan, bo
                           base::counted(c.batch.microbatches, "microbatch"), base::counted(c.batch.micro, "sequence"));
   if (!plan.schedule_note.empty()) text += fmt::format("  {}\n", plan.schedule_note);
   if (!plan.flush_note.empty()) text += fmt::format("  {}\n", plan.flush_note);
+  if (c.mixes_delays())
+    text += fmt::format(
+        "  gradients are late by {} updates (pipeline.delays), on which the answer depends{}\n", delays_text(c),
+        c.pipeline.schedule == "pipedream" ? ": give them to a run with other stages that is to have the same answer"
+                                           : "");
   text += fmt::format("  layers by stage: {} (sum {})\n", sum_text(layers), plan.stages.num_layers());
   if (c.divides_vocabulary()) {
     int const blocks = c.parallel.pp * c.parallel.tp;

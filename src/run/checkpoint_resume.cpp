@@ -106,10 +106,11 @@ io::CheckpointHeader restore(engine::AnyTrainer& trainer, std::string const& pat
                     : "give [model] the values of the checkpoint (p3d checkpoint show FILE)"});
   }
   auto optimizer = c.optimizer;
-  // A file of a run whose gradients were not late has one version of the weights, which is a start for two.
-  bool const two_versions =
-      std::ranges::any_of(file.arrays, [](auto const& a) { return a.is_of(config::previous_weights.name); });
-  if (!two_versions) optimizer.delay = 0;
+  // A file of a run whose gradients were less late has fewer versions of the weights: the newest is a start for all.
+  auto oldest = config::previous_weights;
+  oldest.age = static_cast<int>(optimizer.delay);
+  bool const all_versions = std::ranges::any_of(file.arrays, [&](auto const& a) { return a.is_of(oldest.group()); });
+  if (!all_versions) optimizer.delay = 0;
   auto const own = all ? config::state_of(optimizer).arrays : config::StateArrays{};
   std::vector<config::StateArray> arrays(own.begin(), own.end());
   if (all && c.compresses()) {

@@ -116,8 +116,8 @@ double Checkpointing::vote() {
   if (options_.period.seconds > 0 && since_last_.seconds() >= static_cast<double>(options_.period.seconds))
     vote += vote_period;
   // Time is needed for the step that begins now, one more that is as slow, and a checkpoint. Where steps follow each
-  // other without a flush, the sum of this vote is known when one more has begun.
-  double const steps = trainer_->plan().stream ? 3.0 : 2.0;
+  // other without a flush, the sum of this vote is known when more have begun.
+  double const steps = 2.0 + trainer_->plan().results_late(trainer_->config());
   double const write = options_.on() ? 1.5 * std::max(longest_write_, write_estimate_) : 0.0;
   double const spare = std::clamp(0.05 * (deadline_ - now), 0.2, 60.0);
   if (now + steps * longest_step_ + write + spare >= deadline_) vote += vote_deadline;

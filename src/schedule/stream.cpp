@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts a program of four steps into the lists of its steps. A rank's list ends behind the last action that adds to the
-// gradients of its step, and what sends its result on; everything is then checked on the lists: gradients and losses of
-// steps do not mix, a rank is ahead by forwards of one step at most, and nobody waits in a list for the next list of
-// another rank. An example: of 1F1B on 2 ranks with 2 microbatches, rank 0 has 0F0 0F1 0B0 0F2 0B1 0F3 0B2 ..., and its
-// first list ends behind 0B1, since 0B2 is of the second step.
+// Cuts a program of several steps into the lists of its steps. A rank's list ends behind the last action that adds to
+// the gradients of its step, and what sends its result on; everything is then checked on the lists: gradients and
+// losses of steps do not mix, a rank is ahead by forwards of so many steps as its stages may be, and nobody waits in a
+// list for the next list of another rank. An example: of 1F1B on 2 ranks with 2 microbatches, rank 0 has 0F0 0F1 0B0
+// 0F2 0B1 0F3 0B2 ..., and its first list ends behind 0B1, since 0B2 is of the second step.
 #include <p3d/schedule/stream.hpp>
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/text.hpp>
 #include <p3d/schedule/query.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <set>
 #include <utility>
 
@@ -21,15 +21,21 @@ namespace p3d::schedule {
 namespace {
 
 /// The ends of the steps of one rank: step t has its actions [bounds[t], bounds[t + 1]).
-using Bounds = std::array<std::size_t, stream_steps + 1>;
+using Bounds = std::vector<std::size_t>;
 
 bool adds_gradients(Op op) { return makes_weight_gradient(op) || makes_vocabulary_gradient(op); }
 
 class Cutter {
 public:
-  Cutter(Program const& program, std::string& why)
-      : program_(program), microbatches_(program.num_microbatches / stream_steps), why_(why) {
-    P3D_REQUIRE(program.num_microbatches % stream_steps == 0, "the program is one of four steps");
+  Cutter(Program const& program, std::vector<int> const& ahead, std::string& why)
+      : program_(program),
+        ahead_(ahead),
+        most_ahead_(*std::max_element(ahead.begin(), ahead.end())),
+        steps_(stream_steps(most_ahead_)),
+        microbatches_(program.num_microbatches / steps_),
+        why_(why) {
+    P3D_REQUIRE(program.num_microbatches % steps_ == 0, "the program is one of so many steps");
+    P3D_REQUIRE(ahead.size() == static_cast<std::size_t>(program.num_stages), "each stage may be ahead");
   }
 
   int microbatches() const { return microbatches_; }
@@ -63,7 +69,7 @@ public:
     reduce();
     out.actions.push_back({Op::optimizer_step});
     if (t > 0) out.in = carried(rank, t - 1);
-    if (t + 1 < stream_steps) {
+    if (t + 1 < steps_) {
       out.out = carried(rank, t);
       out.unmatched = unmatched(rank, t);
     }
@@ -80,27 +86,31 @@ private:
 
   bool cut_rank(std::size_t rank) {
     auto const& actions = program_.ranks[rank];
-    Bounds bounds{};
-    for (int t = 0; t < stream_steps; ++t) {
+    Bounds bounds(static_cast<std::size_t>(steps_) + 1);
+    for (int t = 0; t < steps_; ++t) {
       auto& end = bounds[static_cast<std::size_t>(t) + 1];
       for (std::size_t i = 0; i < actions.size(); ++i)
         if (adds_gradients(actions[i].op) && step_of(actions[i]) == t) end = i + 1;
       while (end < actions.size() && is_send(actions[end].op)) ++end;
-      if (t + 1 == stream_steps) end = actions.size();
+      if (t + 1 == steps_) end = actions.size();
     }
-    for (int t = 0; t + 1 < stream_steps; ++t)
+    for (int t = 0; t + 1 < steps_; ++t)
       for (std::size_t i = 0; i < actions.size(); ++i) {
         Action const& a = actions[i];
         if (!has_microbatch(a.op)) continue;
         bool const before = i < bounds[static_cast<std::size_t>(t) + 1];
         bool const loss = a.op == Op::forward && a.stage + 1 == program_.num_stages;
         bool const early = before && step_of(a) > t && (adds_gradients(a.op) || makes_input_gradient(a.op) || loss);
-        bool const too_early = before && step_of(a) > t + 1;
+        // A message may come as early as the earliest forward: it reads no weights.
+        int const allowed = is_compute(a.op) ? ahead_[static_cast<std::size_t>(a.stage)] : most_ahead_;
+        bool const too_early = before && step_of(a) > t + allowed;
         if (!early && !too_early && (before || step_of(a) > t)) continue;
-        why_ = fmt::format("on pipeline rank {}, {} comes {}", rank, to_string(relative(a, t)),
-                           too_early ? "two steps early, where one is allowed"
-                           : early   ? "before the gradients of the step before are complete"
-                                     : "after the gradients of its own step are complete");
+        why_ =
+            fmt::format("on pipeline rank {}, {} comes {}", rank, to_string(relative(a, t)),
+                        too_early ? fmt::format("{} early, where {} {} allowed", base::counted(step_of(a) - t, "step"),
+                                                allowed, allowed == 1 ? "is" : "are")
+                        : early   ? "before the gradients of the step before are complete"
+                                  : "after the gradients of its own step are complete");
         return false;
       }
     bounds_.push_back(bounds);
@@ -117,10 +127,10 @@ private:
   }
 
   /// True when no rank waits in its part of a step for what another one does in its next part only: else a step would
-  /// not end while nobody goes on. Of the next step there are forwards alone.
+  /// not end while nobody goes on. Of later steps there are forwards alone.
   bool closed() const {
     for (std::size_t r = 0; r < program_.ranks.size(); ++r)
-      for (int t = 0; t + 1 < stream_steps; ++t)
+      for (int t = 0; t + 1 < steps_; ++t)
         for (std::size_t i = bound(r, t); i < bound(r, t + 1); ++i) {
           Action const& a = program_.ranks[r][i];
           if (a.op != Op::forward || step_of(a) <= t || !input_is_remote(program_, a.stage)) continue;
@@ -139,7 +149,7 @@ private:
     auto const at = static_cast<std::size_t>(rank_of(program_, peer));
     auto const& actions = program_.ranks[at];
     auto const place = [&](int step) { return actions.begin() + static_cast<std::ptrdiff_t>(bound(at, step)); };
-    return std::any_of(place(std::max(0, t - 1)), place(t + 1), [&](Action const& a) {
+    return std::any_of(place(std::max(0, t - most_ahead_)), place(t + 1), [&](Action const& a) {
       return is_message(a.op) && is_send(a.op) != is_send(message.op) && a.stage == peer &&
              a.microbatch == message.microbatch && peer_stage(a) == message.stage;
     });
@@ -148,13 +158,14 @@ private:
   std::vector<Action> unmatched(std::size_t rank, int t) const {
     std::vector<Action> out;
     auto const& actions = program_.ranks[rank];
-    for (std::size_t i = bound(rank, t + 1); i < bound(rank, std::min(t + 2, stream_steps)); ++i)
+    for (std::size_t i = bound(rank, t + 1); i < bound(rank, std::min(t + 1 + most_ahead_, steps_)); ++i)
       if (is_message(actions[i].op) && other_end_is_before(actions[i], t)) out.push_back(relative(actions[i], t));
     return out;
   }
 
   Program const& program_;
-  int microbatches_;
+  std::vector<int> const& ahead_;
+  int most_ahead_, steps_, microbatches_;
   std::string& why_;
   std::vector<Bounds> bounds_;
 };
@@ -216,15 +227,16 @@ std::vector<Action> SlotNames::apply(Program const& steps, StreamPart const& par
   return out;
 }
 
-std::optional<Stream> make_stream(ValidProgram four_steps, std::string& why) {
-  Stream out{std::move(four_steps), 0, {}, {}, {}};
-  Cutter cutter(out.steps, why);
+std::optional<Stream> make_stream(ValidProgram steps, std::vector<int> ahead, std::string& why) {
+  Stream out{std::move(steps), 0, std::move(ahead), {}, {}, {}};
+  Cutter cutter(out.steps, out.ahead, why);
   if (!cutter.cut()) return {};
   out.microbatches = cutter.microbatches();
+  int const most = out.most_ahead();
   for (std::size_t r = 0; r < out.steps->ranks.size(); ++r) {
     out.first.push_back(cutter.part(r, 0));
     out.middle.push_back(cutter.part(r, 1));
-    out.last.push_back(cutter.part(r, stream_steps - 1));
+    if (most <= 1) out.last.push_back(cutter.part(r, stream_steps(most) - 1));
     if (alike(out.middle.back(), cutter.part(r, 2))) continue;
     why = fmt::format("steps in the middle differ on pipeline rank {}", r);
     return {};

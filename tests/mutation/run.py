@@ -76,8 +76,9 @@ class Rig:
 
     def make(self, tests):
         # Tests of the whole program are scripts.
-        programs = {"p3d", "plan_predict"} if any(t.startswith("app_") for t in tests) else set()
-        targets = sorted({re.sub(r"_(np|t)\d+$", "", t) for t in tests if not t.startswith("app_")} | programs)
+        scripts = [t for t in tests if t.startswith(("app_", "restart_"))]
+        programs = {"p3d", "plan_predict"} if scripts else set()
+        targets = sorted({re.sub(r"_(np|t)\d+$", "", t) for t in tests if t not in scripts} | programs)
         return self.run(["ninja", "-C", self.build, f"-j{self.jobs}", *targets])
 
     def test(self, tests):

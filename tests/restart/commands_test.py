@@ -258,7 +258,7 @@ class Commands(unittest.TestCase):
         file = checkpoint("late-from-plain", half + 3)
         shown = self.good("checkpoint", "show", file)
         self.assertIn("previous_weights/embed.token.weight", shown)
-        self.assertIn("versions      the newest weights (parameters)", shown)
+        self.assertIn("versions      2 of the weights: the newest (parameters)", shown)
         goes_on, ceases = (go_on(f"delay-{delay}", file, half + 5, delay) for delay in (1, 0))
         self.assertNotEqual(goes_on[min(goes_on)], ceases[min(ceases)])  # read at the older and at the newest weights
         self.assertNotIn("previous_weights", self.good("checkpoint", "show", checkpoint("delay-0", half + 5)))

@@ -160,8 +160,11 @@ struct Pipeline {
   int weight_deferral_limit = 0;
   std::string file;  ///< path of a schedule, only for schedule "file". Relative to the input file's folder
   Flush flush = Flush::automatic;  ///< whether the pipeline empties between steps where gradients are late
-  P2p p2p = P2p::separate;         ///< how messages between stages start
-  double max_memory = 0.0;         ///< only for schedule "auto": GiB that a rank may use; 0: any
+  /// Updates by which the gradients of neighbouring layers are late, which the list divides in equal parts; empty:
+  /// optimizer.delay for all.
+  std::vector<int> delays;
+  P2p p2p = P2p::separate;  ///< how messages between stages start
+  double max_memory = 0.0;  ///< only for schedule "auto": GiB that a rank may use; 0: any
   LayerSplit layer_split = LayerSplit::even;
   std::vector<int> layers_per_stage;  ///< only for LayerSplit::list
   bool operator==(Pipeline const&) const = default;
@@ -193,6 +196,8 @@ struct Data {
 
 /// [optimizer]
 struct Optimizer {
+  static constexpr std::int64_t most_delay = 15;
+
   OptimizerType type = OptimizerType::adamw;
   double lr = 1e-3;
   double min_lr = 1e-4;  ///< learning rate of the last step; default: lr / 10
@@ -204,7 +209,9 @@ struct Optimizer {
   double weight_decay = 0.1;
   double grad_clip = 1.0;        ///< largest global norm of the gradient; 0: no clipping
   bool post_validation = false;  ///< the next step begins before the norm is known; a wrong update is taken back
-  std::int64_t delay = 0;        ///< updates by which a gradient is late: 0, or 1 (it is taken at the weights before)
+  /// Updates by which a gradient is late: 1 takes it at the weights before the newest. With pipeline.delays the largest
+  /// of them.
+  std::int64_t delay = 0;
   bool operator==(Optimizer const&) const = default;
 };
 
@@ -410,6 +417,11 @@ struct Config {
   bool compresses() const { return comm.compress != Compress::none; }
   /// The workers of a replica, whose gradients it computes one after the other: 1 where nothing is compressed.
   int workers_of_replica() const { return compresses() ? comm.workers / parallel.dp : 1; }
+  /// Updates by which the gradients of a layer are late. -1 is the embedding, which goes with the first layer; what
+  /// comes behind the last layer goes with it.
+  std::int64_t delay_of(std::int64_t layer) const;
+  /// True when gradients of some layers are later than those of others.
+  bool mixes_delays() const;
   /// True when ranks of tp hold all rows of the token embedding each.
   bool replicates_embedding() const { return parallel.embedding == Embedding::replicated && parallel.tp > 1; }
   bool operator==(Config const&) const = default;

@@ -7,6 +7,8 @@
 #include <p3d/config/config.hpp>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -28,10 +30,13 @@ struct StateArray {
   int worker = -1;
   /// Above 0, the array has so many rows in place of the parameter's.
   std::int64_t rows = 0;
-  /// The name of its group in a checkpoint: "first_moment", "worker_share.3".
+  /// The number of updates by which an array of weights is older than the newest.
+  int age = 0;
+  /// The name of its group in a checkpoint: "first_moment", "worker_share.3", "previous_weights.2" for age 2.
   std::string group() const {
     std::string out(name);
     if (worker >= 0) out.append(1, '.').append(std::to_string(worker));
+    if (age > 1) out.append(1, '.').append(std::to_string(age));
     return out;
   }
 };
@@ -50,21 +55,39 @@ struct OptimizerState {
   StateArrays arrays;
 };
 
-/// Where gradients are late, layers read the weights before the newest, and the state has one array of weights, the
-/// last. In a checkpoint it holds the older version, beside the newest one in "parameters". In memory it holds the
-/// newest, as layers read the older one where the parameters lie.
-inline constexpr StateArray previous_weights{"previous_weights", "1", true};
+/// Where gradients are late by up to d updates, layers read older weights, and the state has d arrays of weights, the
+/// last of the list, of ages d to 1. In a checkpoint they hold these versions, beside the newest one in "parameters".
+/// In memory they hold the versions of ages d - 1 to 0, as layers read the oldest where the parameters lie.
+inline constexpr StateArray previous_weights{.name = "previous_weights", .unit = "1", .weights = true, .age = 1};
 inline constexpr StateArray first_moment{"first_moment", "1/parameter"};
 inline constexpr StateArray second_moment{"second_moment", "1/parameter^2"};
-inline constexpr StateArray adamw_state[] = {first_moment, second_moment};
-inline constexpr StateArray late_adamw_state[] = {first_moment, second_moment, previous_weights};
-inline constexpr StateArray late_sgd_state[] = {previous_weights};
-inline constexpr OptimizerState optimizer_states[] = {
-    {OptimizerType::adamw, 0, Ownership::runs, adamw_state},
-    {OptimizerType::adamw, 1, Ownership::runs, late_adamw_state},
-    {OptimizerType::sgd, 0, Ownership::runs, {}},
-    {OptimizerType::sgd, 1, Ownership::runs, late_sgd_state},
-};
+
+/// The lists of an optimizer, for each number of updates by which its gradients are late.
+template <std::size_t Moments>
+constexpr auto late_lists(std::array<StateArray, Moments> const& moments) {
+  std::array<std::array<StateArray, Moments + Optimizer::most_delay>, Optimizer::most_delay + 1> out{};
+  for (std::size_t delay = 0; delay < out.size(); ++delay) {
+    std::copy(moments.begin(), moments.end(), out[delay].begin());
+    for (std::size_t k = 0; k < delay; ++k) {
+      auto& older = out[delay][Moments + k];
+      older = previous_weights;
+      older.age = static_cast<int>(delay - k);
+    }
+  }
+  return out;
+}
+inline constexpr auto adamw_lists = late_lists(std::array{first_moment, second_moment});
+inline constexpr auto sgd_lists = late_lists(std::array<StateArray, 0>{});
+/// The rows of all optimizers and delays.
+inline constexpr auto optimizer_states = [] {
+  std::array<OptimizerState, 2 * (Optimizer::most_delay + 1)> out{};
+  for (std::size_t d = 0; d <= Optimizer::most_delay; ++d) {
+    auto const delay = static_cast<std::int64_t>(d);
+    out[2 * d] = {OptimizerType::adamw, delay, Ownership::runs, {adamw_lists[d].data(), 2 + d}};
+    out[2 * d + 1] = {OptimizerType::sgd, delay, Ownership::runs, {sgd_lists[d].data(), d}};
+  }
+  return out;
+}();
 
 /// The arrays that comm.compress remembers. topk: the gradient as it was applied last, and each worker's share of it.
 /// powersgd: the factor Q (as its rows; zeros where a parameter is not compressed), and what each worker did not send

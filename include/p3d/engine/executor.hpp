@@ -38,7 +38,8 @@ struct Hooks {
   std::function<void(int stage)> reduce_gradients;
   /// Update the parameters of a stage of this rank (-1: of all).
   std::function<void(int stage)> optimizer_step;
-  /// Without a flush between steps: the newest weights are read next, by a microbatch of the next step.
+  /// Without a flush between steps: newer weights are read next than those of this step, by a microbatch of a later
+  /// one.
   std::function<void()> newest_needed;
 };
 
@@ -47,8 +48,9 @@ template <class P>
 struct StagePort {
   model::Stage<P>* stage = nullptr;
   model::WeightProvider<P>* weights = nullptr;
-  /// The weights that microbatches of the next step read before this one has ended; null: none do.
-  model::StageWeights<P> const* newest = nullptr;
+  /// The weights that microbatches of the next step read before this one has ended, then those of the step after it,
+  /// and so on; null: none do.
+  std::vector<model::StageWeights<P>> const* ahead = nullptr;
 };
 
 template <class P>
@@ -76,8 +78,9 @@ public:
   void run(schedule::ValidProgram const& program, std::int64_t step, double loss_scale, Hooks const& hooks);
 
   /// Runs this rank's part of a step without a flush behind it, or, where one has begun, without one before it. Where
-  /// `another_follows`, microbatches of the next step are begun, and next comes run() of the same stream, or abandon().
-  /// In `hooks` microbatch m + i is microbatch i of the next step. The stream must outlive the executor.
+  /// `another_follows`, microbatches of later steps are begun, and next comes run() of the same stream, or abandon().
+  /// Without, the stream must have lists for it (Stream::last). In `hooks` microbatch k m + i is microbatch i of the
+  /// step k steps later. The stream must outlive the executor.
   void run(schedule::Stream const& stream, bool another_follows, std::int64_t step, double loss_scale,
            Hooks const& hooks);
 
@@ -140,8 +143,8 @@ private:
   /// The facts about a list of this rank's actions, which lives as long as the executor.
   std::vector<Detail> const& details(schedule::ValidProgram const& program,
                                      std::vector<schedule::Action> const& actions);
-  /// Whether the action is one of the next step, and reads weights.
-  static bool reads_newest(schedule::Action const& action, ProgramRun const& run);
+  /// How many steps early an action is that reads weights; 0 for any other.
+  static int steps_early(schedule::Action const& action, ProgramRun const& run);
   void execute(schedule::Action const& action, Detail const& detail, ProgramRun& run);
   void execute_recorded(schedule::Action const& action, Detail const& detail, ProgramRun& run);
   void execute_timed(schedule::Action const& action, Detail const& detail, ProgramRun& run);

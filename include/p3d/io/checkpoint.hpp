@@ -19,7 +19,9 @@
 //   /parameters/<name>      the global array of a parameter, float32 or float64: matrices [out, in], vectors [n]
 //   /first_moment/<name>    the optimizer's moments, arrays of the same shapes (AdamW; none for SGD)
 //   /second_moment/<name>
-//   /previous_weights/<name>  the weights before the newest, where gradients are late (optimizer.delay)
+//   /previous_weights/<name>  the weights before the newest, where gradients are late (optimizer.delay), and in
+//                             /previous_weights.<k>/<name> those k updates before; the last of these groups has of
+//                             each parameter the version that its layer reads next (pipeline.delays)
 //   /applied_gradient/<name>, /worker_share.V/<name>  what comm.compress = "topk" remembers: the gradient that was
 //                             applied last, and the share of worker V
 //   /low_rank_factor/<name>, /worker_residual.V/<name>  what comm.compress = "powersgd" remembers: factors, arrays

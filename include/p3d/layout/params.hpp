@@ -42,6 +42,7 @@ struct ParamSpec {
   /// prediction.
   int layer = 0;
   bool tied = false;              ///< the last stage has it too (an embedding that it reads: one tie group)
+  int delay = 0;                  ///< updates by which its gradient is late (optimizer.delay, pipeline.delays)
   bool follows_previous = false;  ///< lies right behind the previous parameter in the flat buffer (fused GEMM)
   AxisSet token_axes = layout::token_axes;  ///< axes that split the tokens that this parameter sees
 

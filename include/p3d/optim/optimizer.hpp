@@ -11,7 +11,8 @@
 // With optimizer.delay = 1 the gradient of an update is taken at the weights before the newest (PipeDream-2BW, arXiv
 // 2006.09503, section 3.1): w(t+1) = w(t) - lr u(gradient of batch t at w(t-1)), and w(-1) = w(0). Two versions are
 // kept. Layers read w(t-1) where the parameters lie; the newest version is the last array of the state. An update
-// writes w(t) where layers read, and w(t+1) over w(t). The answer depends on no layout.
+// writes w(t) where layers read, and w(t+1) over w(t). The answer depends on no layout. Longer delays, and those of
+// layers, have more versions: versions.hpp.
 
 #include <p3d/config/optimizer_state.hpp>
 #include <p3d/device/precision.hpp>
@@ -70,19 +71,23 @@ struct Piece {
   /// Gets the numbers of `master` before the update; empty: these are not kept. Where gradients are late, layers read
   /// these next.
   View1<typename P::Master> replaced_master = {};
+  /// The versions between these and the newest, oldest first, where gradients are later than by one update.
+  std::vector<View1<typename P::Master>> older = {};
   /// The views that get the numbers of `state` before the update; empty: these are not kept.
   std::vector<StateView<P>> replaced_state = {};
 };
 
-/// Where gradients are late, a piece comes with the weights that layers read as `master`, and with the newest ones as
-/// the last array of its state. This makes the newest its `master`, which the update changes, and the others its
-/// `replaced_master`, which become what the newest were.
+/// Where gradients are late, a piece comes with the weights that layers read as `master`, and with as many newer
+/// versions as the last arrays of its state as `delay`, the largest, says. This makes the newest its `master`, which
+/// the update changes, the others `older`, and what layers read its `replaced_master`.
 template <class P>
-void aim_at_newest(Piece<P>& piece) {
+void aim_at_newest(Piece<P>& piece, std::int64_t delay) {
   static_assert(std::is_same_v<typename P::Moment, typename P::Master>);
   piece.replaced_master = piece.master;
   piece.master = piece.state.back().wide;
-  piece.state.pop_back();
+  auto const first = piece.state.end() - delay;
+  for (auto version = first; version + 1 != piece.state.end(); ++version) piece.older.push_back(version->wide);
+  piece.state.erase(first, piece.state.end());
 }
 
 /// The rule of an optimizer. Weight decay applies to the parameters whose table row says so.
@@ -112,8 +117,11 @@ public:
   std::vector<StateView<P>> const& arrays() const { return arrays_; }
   /// Gives a piece the views of its elements.
   void bind(Piece<P>& piece) const { piece.state = part(arrays_, piece.run); }
-  /// The newest weights of a run, where gradients are late and the state is resident.
-  View1<Master> newest(layout::OwnedRun const& run) const { return part(arrays_, run).back().wide; }
+  /// The newest weights of a run, where gradients are late and the state is resident; `age`: those so many updates
+  /// before, fewer than gradients may be late.
+  View1<Master> newest(layout::OwnedRun const& run, std::int64_t age = 0) const {
+    return (part(arrays_, run).end() - 1 - age)->wide;
+  }
   /// Has the update of a piece keep the numbers that it replaces, for take_back().
   void keep_replaced(Piece<P>& piece) const;
   /// Undoes the last update of a run that kept them: its state and `master` become, bit for bit, what they were.

@@ -129,10 +129,11 @@ std::int64_t fetch_bytes(config::Config const& config, std::int64_t longest);
 /// elements; the figure is the first replica's.
 MemoryPrediction predict_state_memory(config::Config const& config, layout::ParamTable const& table,
                                       layout::StageMap const& stages, int pipeline_rank, StatePools const& pools = {});
-/// Adds what steps without a flush between them take besides (schedule/stream.hpp): the gradients of the step before,
-/// until their norm is known, and, where master weights are wider than what layers read, the newest version rounded.
+/// Adds what steps without a flush between them take besides (schedule/stream.hpp), where forwards of a stage are
+/// `ahead` steps early: the gradients of the step before, until their norm is known (not where delays differ: nobody
+/// waits for a norm), and, where master weights are wider than what layers read, so many newer versions rounded.
 void add_stream_memory(config::Config const& config, layout::ParamTable const& table, layout::StageMap const& stages,
-                       int pipeline_rank, MemoryPrediction& m);
+                       int pipeline_rank, std::vector<int> const& ahead, MemoryPrediction& m);
 /// Lays out the pools of a rank for its programs: where a stage's whole weights or gradients lie, and when, follows
 /// from the actions of `training` and `others`.
 StatePools make_state_pools(config::Config const& config, layout::ParamTable const& table,

@@ -61,6 +61,11 @@ struct RunPlan {
   std::vector<MemoryPrediction> memory = {};
   std::vector<StatePools> pools = {};  ///< one for each pipeline coordinate
 
+  /// How many steps later than its own a step's loss and norm are known.
+  int results_late(config::Config const& config) const {
+    if (!stream) return 0;
+    return config.mixes_delays() ? 1 + stream->most_ahead() : 1;
+  }
   MemoryPrediction const& memory_of(int pipeline_rank) const {
     return memory.at(static_cast<std::size_t>(pipeline_rank));
   }

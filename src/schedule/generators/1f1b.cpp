@@ -27,9 +27,10 @@ Program one_f_one_b(int num_ranks, int num_microbatches) {
 extern Generator const generator_1f1b;
 Generator const generator_1f1b{
     .name = "1f1b",
+    .alias = "pipedream",
     .help =
         "one forward, one backward in turn; bubble (p-1)/m of the ideal time, keeps min(p-s, m) microbatches on stage "
-        "s",
+        "s; as pipedream gradients are late by stage, and no step waits for another",
     .make = [](Shape const& shape) { return one_f_one_b(shape.num_ranks, shape.num_microbatches); }};
 
 }  // namespace p3d::schedule

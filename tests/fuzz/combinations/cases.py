@@ -36,7 +36,8 @@ BASE = {
 # Keys that model.load brings, and presets: they are not given beside it.
 SIZES = ("model.hidden", "model.ffn", "model.seq_len")
 # The answer depends on them, unlike on the rest of [comm].
-COMPRESSION = ("comm.compress", "comm.workers", "comm.topk", "comm.powersgd_rank")
+# Keys of sections that describe a layout, on which numbers depend all the same.
+ANSWERS = ("comm.compress", "comm.workers", "comm.topk", "comm.powersgd_rank", "pipeline.delays")
 AXES = ("parallel.dp", "parallel.cp", "parallel.tp", "parallel.pp")
 
 
@@ -102,7 +103,7 @@ class Case:
 def is_layout(key):
     """True of keys that say where numbers are and when they are made, and that another start may change."""
     sections = ("parallel.", "context.", "pipeline.", "memory.", "comm.", "linalg.")
-    if key in COMPRESSION:
+    if key in ANSWERS:
         return False
     return key.startswith(sections) or key in ("batch.micro", "batch.microbatches", "optimizer.post_validation",
                                                "run.trace", "model.moe.buffer_factor")

@@ -28,6 +28,7 @@ FEATURES = {
     "balance": (models.expert_balance, 0, {"experts": 7}),
     "rows": (models.expert_rows, 0, {"experts": 12}),
     "stages": (layouts.stages, 1, {"pipeline": 5}),
+    "delays": (layouts.delays, 0, {}),
     "context": (layouts.context, 2, {"context": 14, "experts": 4}),
     "precision": (states.precision, 5, {"pipeline": 7}),
     "data": (inputs.data, 5, {}),
@@ -95,7 +96,7 @@ def generate(seed):
     if f.experts and f.tp > 1:
         layouts.sequence(f)
     for name, (feature, _, _) in FEATURES.items():
-        if name not in f.wants or name in APART:
+        if name not in f.wants and name != "delays" or name in APART:
             continue
         if f.has("model.load") and name in ("latent", "details", "position", "window", "router", "stages"):
             continue

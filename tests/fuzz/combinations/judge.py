@@ -318,7 +318,9 @@ class Judge:
             raise Failed(name, f"exit code {said.code}\n{said.out[-1500:]}", result, said)
         if plain.code != 0:
             raise Failed(name, f"exit code {plain.code} for the checkpoint of one rank\n{plain.out[-1500:]}", plain)
-        if text := self.different(name, said, plain, goals, exact, meaning.tolerances(keys)[0]):
+        if record.summary.get("skipped_steps", 0):
+            self.left_out.append(f"{name}: fp16 skipped a step")
+        elif text := self.different(name, said, plain, goals, exact, meaning.tolerances(keys)[0]):
             raise Failed(name, text, result, said, plain)
 
     def different(self, name, said, plain, goals, exact, tolerance):

@@ -97,7 +97,7 @@ def set_microbatches(f, number):
 
 
 SCHEDULES = ("1f1b", "dualpipe_v", "eager_1f1b", "gpipe", "interleaved_1f1b", "looped_bfs", "sequential", "v_half",
-             "v_min", "zb_h1", "zb_h2", "zb_v", "round_robin", "auto", "file")
+             "v_min", "zb_h1", "zb_h2", "zb_v", "round_robin", "pipedream", "auto", "file")
 CHUNKS = {"dualpipe_v": 2, "interleaved_1f1b": 2, "looped_bfs": 2, "v_half": 2, "v_min": 2, "zb_v": 2}
 
 
@@ -106,7 +106,7 @@ def schedule(f):
     d = f.draw
     if f.pp == 1 and d.chance(0.5):
         return
-    name = d.among(*SCHEDULES)
+    name = d.among(*SCHEDULES, "pipedream", "pipedream")
     f.set(pipeline__schedule=name)
     shape = name
     if name == "file":
@@ -123,6 +123,30 @@ def schedule(f):
         set_microbatches(f, max(f.microbatches, 2 * f.pp))
     if name == "interleaved_1f1b" and d.chance(0.4):
         f.set(pipeline__microbatch_group_size=f.pp + d.below(2))
+
+
+def delays(f):
+    """Behind the stages, for schedule = "pipedream": those that its pipeline has by itself, or others. A list says them
+    for the reference, which has no pipeline."""
+    d = f.draw
+    if f.get("pipeline.schedule") != "pipedream":
+        return
+    if f.tied and not f.has("model.load"):
+        f.tied = False
+        f.set(model__tied_embeddings=False)
+    dealt = f.get("pipeline.layers_per_stage", "even")
+    if dealt == "cost":
+        f.keys.pop("pipeline.layers_per_stage")
+        dealt = "even"
+    layers = [f.layers // f.pp + (s < f.layers % f.pp) for s in range(f.pp)] if dealt == "even" else \
+        [int(n) for n in dealt.strip("[]").split(",")]
+    late = [-(-(f.pp - 1 - s) // f.microbatches) for s in range(f.pp)]
+    listed = [late[s] for s, n in enumerate(layers) for _ in range(n)]
+    if d.chance(0.2):
+        listed[0] += d.below(3)
+    f.set(pipeline__delays=listed)
+    if d.chance(0.8):
+        f.set(optimizer__grad_clip="0.0")
 
 
 def stages(f):

@@ -6,7 +6,7 @@
     bits      neither: not a bit of a loss, a norm or a weight is another one
 """
 
-from cases import COMPRESSION
+from cases import ANSWERS
 from models import EXPERT_PRESETS
 
 # Keys of these sections are of the kind "numbers" but for the exceptions below.
@@ -24,7 +24,7 @@ BITS_TOO = {"optimizer.post_validation", "comm.overlap_experts", "comm.timeout_s
 
 
 def is_number(key):
-    return key in COMPRESSION or (key.startswith(NUMBERS) and key not in NO_NUMBERS) or key in NUMBERS_TOO
+    return key in ANSWERS or (key.startswith(NUMBERS) and key not in NO_NUMBERS) or key in NUMBERS_TOO
 
 
 def keeps_bits(key, value):

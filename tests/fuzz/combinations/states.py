@@ -150,14 +150,21 @@ def optimizer(f):
             f.set(optimizer__grad_clip=d.among("0.0", "0.01", "100.0"))
         elif change == "lr":
             f.set(optimizer__lr=d.among("0.001", "0.03"), optimizer__min_lr=d.among("0.0", "0.0005"))
-        elif change == "delay" and not f.has("optimizer.post_validation"):
-            f.set(optimizer__delay=1)
+        elif change == "delay" and not f.has("optimizer.post_validation") and not f.has("pipeline.delays"):
+            f.set(optimizer__delay=d.among(1, 1, 1, 2, 3))
             if d.chance(0.3):
                 f.set(pipeline__flush="always")
+            if d.chance(0.3):
+                parts = d.among(*(n for n in range(1, f.layers + 1) if f.layers % n == 0))
+                late = [d.below(4) for _ in range(parts)]
+                if f.tied or f.predicts or f.has("model.load"):
+                    late[-1] = late[0]
+                f.keys.pop("optimizer.delay")
+                f.set(pipeline__delays=late)
 
 
 def post_validation(f):
-    if f.experts or f.has("optimizer.delay") or any("offload" in key for key in f.keys):
+    if f.experts or f.has("optimizer.delay") or f.has("pipeline.delays") or any("offload" in key for key in f.keys):
         return
     if f.get("pipeline.p2p") == "ring":
         return

@@ -145,6 +145,7 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"pipeline.weight_deferral_limit", {"3"}},
       {"pipeline.max_memory", {"1.5", "pipeline.schedule=auto"}},
       {"pipeline.layers_per_stage", {"[1, 1]", "parallel.pp=2"}},
+      {"pipeline.delays", {"[1, 0]", "model.tied_embeddings=false"}},
       {"data.format", {"text"}},
       {"data.path", {"[\"/a b\", '/c\"d']"}},
       {"data.source",

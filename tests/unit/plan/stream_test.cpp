@@ -46,6 +46,23 @@ TEST(PlanStream, NamesWhatMakesThePipelineEmpty) {
            {"its size", [](auto& c) { c.batch.microbatches = 300000; }},
            {"pipeline.p2p", [](auto& c) { c.pipeline.p2p = config::P2p::ring; }},
            {"timers.barrier", [](auto& c) { c.timers.barrier = true; }},
+           {"optimizer.delay above 1", [](auto& c) { c.optimizer.delay = 2; }},
+           {"optimizer.grad_clip",
+            [](auto& c) {
+              c.pipeline.delays = {1, 0};
+              c.optimizer.grad_clip = 1.0;
+            }},
+           {"model.tied_embeddings",
+            [](auto& c) {
+              c.pipeline.delays = {1, 0, 0, 1};
+              c.optimizer.grad_clip = 0.0;
+              c.model.tied_embeddings = true;
+            }},
+           {"pipeline.delays: stage 0 has layers of 0 and of 1",
+            [](auto& c) {
+              c.pipeline.delays = {1, 0, 0, 0};
+              c.optimizer.grad_clip = 0.0;
+            }},
            {"\"gpipe\": on pipeline rank 0", [](auto& c) { c.pipeline.schedule = "gpipe"; }}}) {
     auto c = late(2, 4);
     change(c);
@@ -86,6 +103,19 @@ TEST(PlanStream, FollowsTheKey) {
 
 // Of even stages nothing is lost between two steps; with a flush it is (p - 1) / (m + p - 1).
 TEST(PlanStream, NothingIsLostBetweenSteps) {
+  for (auto const& [pp, m] : {std::pair{4, 1}, {8, 1}, {4, 2}, {4, 4}}) {
+    auto c = late(pp, m, "pipedream");
+    c.optimizer.grad_clip = 0.0;
+    c.pipeline.delays.clear();
+    for (int s = 0; s < pp; ++s)
+      c.pipeline.delays.insert(c.pipeline.delays.end(), static_cast<std::size_t>(8 / pp), (pp - 1 - s + m - 1) / m);
+    c.optimizer.delay = c.pipeline.delays.front();
+    plan::PipelineCosts even;
+    even.stages.assign(static_cast<std::size_t>(pp), {.forward = 1, .input = 1, .weight = 1});
+    auto const plan = plan::make_run_plan(c, plan::Platform{});
+    ASSERT_TRUE(plan.stream) << plan.flush_note;
+    EXPECT_NEAR(plan::planned_bubble(plan, even), 0.0, 1e-12) << "PipeDream, " << pp << " " << m;
+  }
   for (auto const& [pp, m] : {std::pair{2, 2}, {4, 4}, {4, 3}, {8, 16}}) {
     auto c = late(pp, m);
     plan::PipelineCosts even;
