@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The updates by which gradients of layers are late: the list of pipeline.delays, its rules, and the list that a
-// PipeDream pipeline has by itself. A stage that has p - 1 - s stages behind it does the forwards of so many
-// microbatches before the backward of the oldest one, so with m microbatches in a step its weights have had
-// ceil((p - 1 - s) / m) updates in between (PipeDream, Narayanan et al. 2019, section 3.3, has m = 1). Example: 4
-// stages and m = 1 give 3, 2, 1 and 0; m = 2 gives 2, 1, 1 and 0.
+// The updates by which gradients of layers are late: the list of pipeline.delays, its rules, and what a PipeDream
+// pipeline has by itself. A stage that has p - 1 - s stages behind it does the forwards of so many microbatches before
+// the backward of the oldest one, so with m microbatches in a step its weights have had ceil((p - 1 - s) / m) updates
+// in between (PipeDream, Narayanan et al. 2019, section 3.3, has m = 1). Example: 4 stages and m = 1 give 3, 2, 1 and
+// 0; m = 2 gives 2, 1, 1 and 0. These follow from other keys each time they are asked for, so that an input with other
+// stages has other ones.
 #include "config/divide.hpp"
 #include "config/rules.hpp"
 
@@ -11,10 +12,40 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
 namespace p3d::config {
 
+namespace {
+
+/// True where delays follow from the stages.
+bool from_stages(Config const& c) { return c.pipeline.delays.empty() && c.pipeline.schedule == "pipedream"; }
+
+std::int64_t delay_of_stage(Config const& c, std::int64_t stage) {
+  auto const m = std::max<std::int64_t>(1, c.batch.microbatches);
+  return (c.parallel.pp - 1 - stage + m - 1) / m;
+}
+
+/// The stage of a layer; the layers are dealt evenly or by a list.
+std::int64_t stage_of(Config const& c, std::int64_t layer) {
+  std::int64_t const stages = c.parallel.pp;
+  if (layer < 0) return 0;
+  auto dealt = even_parts(c.model.layers, stages);
+  if (auto const& p = c.pipeline; p.layer_split == LayerSplit::list)
+    dealt.assign(p.layers_per_stage.begin(), p.layers_per_stage.end());
+  std::int64_t end = 0;
+  for (std::int64_t s = 0; s < std::min<std::int64_t>(stages, std::ssize(dealt)); ++s) {
+    end += dealt[static_cast<std::size_t>(s)];
+    if (layer < end) return s;
+  }
+  return stages - 1;
+}
+
+}  // namespace
+
 std::int64_t Config::delay_of(std::int64_t layer) const {
+  if (from_stages(*this)) return delay_of_stage(*this, stage_of(*this, layer));
   auto const& delays = pipeline.delays;
   if (delays.empty()) return optimizer.delay;
   auto const parts = static_cast<std::int64_t>(delays.size());
@@ -22,66 +53,82 @@ std::int64_t Config::delay_of(std::int64_t layer) const {
   return delays[static_cast<std::size_t>(at)];
 }
 
+std::int64_t Config::latest_delay() const {
+  if (from_stages(*this)) return delay_of_stage(*this, 0);
+  auto const& delays = pipeline.delays;
+  return delays.empty() ? optimizer.delay : *std::max_element(delays.begin(), delays.end());
+}
+
 bool Config::mixes_delays() const {
+  if (from_stages(*this)) return parallel.pp > 1;
   auto const& delays = pipeline.delays;
   return std::any_of(delays.begin(), delays.end(), [&](int d) { return d != delays.front(); });
 }
 
-bool natural_delays(Config& config) {
-  auto const& p = config.pipeline;
-  if (p.layer_split == LayerSplit::cost) return false;
-  std::int64_t const stages = config.parallel.pp, m = std::max<std::int64_t>(1, config.batch.microbatches);
-  auto layers = even_parts(config.model.layers, stages);
-  if (p.layer_split == LayerSplit::list) layers.assign(p.layers_per_stage.begin(), p.layers_per_stage.end());
-  auto& out = config.pipeline.delays;
-  out.clear();
-  for (std::size_t s = 0; s < layers.size(); ++s) {
-    auto const behind = std::max<std::int64_t>(0, stages - 1 - static_cast<std::int64_t>(s));
-    out.insert(out.end(), static_cast<std::size_t>(std::max<std::int64_t>(0, layers[s])),
-               static_cast<int>((behind + m - 1) / m));
+Optimizer Config::optimizer_with_versions() const {
+  auto out = optimizer;
+  out.delay = std::min(latest_delay(), Optimizer::most_delay);  // more is refused
+  return out;
+}
+
+std::string delays_text(Config const& c) {
+  auto const layers = c.model.layers;
+  std::vector<std::int64_t> shortest;
+  for (std::int64_t n = 1; n <= layers; ++n) {
+    if (layers % n != 0) continue;
+    shortest.clear();
+    for (std::int64_t part = 0; part < n; ++part) shortest.push_back(c.delay_of(part * layers / n));
+    bool same = true;
+    for (std::int64_t l = 0; l < layers; ++l)
+      same = same && c.delay_of(l) == shortest[static_cast<std::size_t>(l * n / layers)];
+    if (same) break;
   }
-  return true;
+  return fmt::format("[{}]", fmt::join(shortest, ", "));
 }
 
 void check_delays(Check const& c) {
-  constexpr auto key = "pipeline.delays";
+  constexpr auto key = "pipeline.delays", schedule = "pipeline.schedule";
   auto const& config = c.config;
   auto const& delays = config.pipeline.delays;
-  bool const own = c.known({"pipeline.schedule"}) && config.pipeline.schedule == "pipedream";
-  if (own && c.known({"pipeline.layers_per_stage"}) && config.pipeline.layer_split == LayerSplit::cost &&
-      !c.sources.given(key)) {
-    c.error({"pipeline.layers_per_stage", "pipeline.schedule"},
+  if (!c.known({key, schedule, "model.layers", "parallel.pp", "batch.microbatches"})) return;
+  bool const own = from_stages(config);
+  if (!own && delays.empty()) return;
+  std::string_view const cause = own ? schedule : key;
+  auto const n = static_cast<std::int64_t>(delays.size());
+  if (own && c.known({"pipeline.layers_per_stage"}) && config.pipeline.layer_split == LayerSplit::cost) {
+    c.error({"pipeline.layers_per_stage", schedule},
             "stages whose layers are known without the model's cost (schedule \"pipedream\" has delays by stage)",
             "layers_per_stage = \"cost\"",
             "set pipeline.layers_per_stage to \"even\" or a list, or give pipeline.delays");
     return;
   }
-  if (!c.known({key, "model.layers"}) || delays.empty()) return;
-  auto const n = static_cast<std::int64_t>(delays.size());
-  if (config.model.layers % n != 0) {
+  if (!own && config.model.layers % n != 0) {
     c.error({key, "model.layers"}, "a list whose length divides the number of layers: each number is of an equal part",
             fmt::format("{} numbers, {} layers", n, config.model.layers),
             fmt::format("give {} numbers", one_of(nearest_divisors(n, config.model.layers))));
     return;
   }
-  auto const most = *std::max_element(delays.begin(), delays.end());
-  if (most > Optimizer::most_delay)
-    c.error({key, "parallel.pp", "batch.microbatches"},
+  if (config.latest_delay() > Optimizer::most_delay) {
+    c.error({cause, "parallel.pp", "batch.microbatches"},
             fmt::format("gradients that are late by at most {} updates", Optimizer::most_delay),
-            fmt::format("{}", most), "raise batch.microbatches, or lower parallel.pp");
-  if (c.known({"optimizer.delay"}) && config.optimizer.delay != most)
-    c.error({"optimizer.delay", key}, fmt::format("{}, the largest of pipeline.delays", most),
-            fmt::format("{}", config.optimizer.delay), "leave optimizer.delay out, or remove pipeline.delays");
-  auto const first = delays.front(), last = delays.back();
+            fmt::format("{} on the first stage", config.latest_delay()),
+            "raise batch.microbatches, or lower parallel.pp");
+    return;
+  }
+  if (c.known({"optimizer.delay"}) && config.optimizer.delay != 0)
+    c.error({"optimizer.delay", cause}, "no delay for all layers where each has its own",
+            fmt::format("{}", config.optimizer.delay), fmt::format("remove optimizer.delay, or {}", cause));
+  auto const first = config.delay_of(-1), last = config.delay_of(config.model.layers);
   if (first == last) return;
   if (c.known({"model.tied_embeddings"}) && config.model.tied_embeddings)
-    c.error({"model.tied_embeddings", key}, "one delay for both ends of a tied embedding",
-            fmt::format("{} for the embedding, {} for the head", first, last),
-            "set model.tied_embeddings to false, or give the first and the last layers the same delay");
+    c.error(
+        {"model.tied_embeddings", cause}, "one delay for both ends of a tied embedding",
+        fmt::format("{} for the embedding, {} for the head", first, last),
+        "set model.tied_embeddings to false, or give the first and the last layers the same delay (pipeline.delays)");
   if (c.known({"model.mtp.depth"}) && config.model.mtp.on())
-    c.error({"model.mtp.depth", key}, "one delay for the embedding and for multi-token prediction, which reads it",
+    c.error({"model.mtp.depth", cause}, "one delay for the embedding and for multi-token prediction, which reads it",
             fmt::format("{} for the embedding, {} for the last layers", first, last),
-            "set model.mtp.depth to 0, or give the first and the last layers the same delay");
+            "set model.mtp.depth to 0, or give the first and the last layers the same delay (pipeline.delays)");
 }
 
 }  // namespace p3d::config

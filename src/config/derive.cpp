@@ -110,14 +110,6 @@ void derive(Config& config, Sources& sources, int num_ranks) {
     return types.loss_scaling = computes_in_fp16(config) ? LossScaling::dynamic : LossScaling::none, true;
   });
 
-  if (config.pipeline.schedule == "pipedream")
-    follow(sources, "pipeline.delays",
-           {"pipeline.schedule", "pipeline.layers_per_stage", "parallel.pp", "batch.microbatches", "model.layers"},
-           [&] { return natural_delays(config); });
-  if (auto const& delays = config.pipeline.delays; !delays.empty())
-    follow(sources, "optimizer.delay", {"pipeline.delays"},
-           [&] { return config.optimizer.delay = *std::max_element(delays.begin(), delays.end()), true; });
-
   apply_memory_preset(config, sources);
   // Offloaded weights are gathered for every use by default: with once a step, all layers of a rank would be in memory
   // between the first forward and the last backward of a step.

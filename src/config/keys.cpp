@@ -241,7 +241,7 @@ void add_optimizer(std::vector<Key>& table) {
          "numbers, no wait at the end of a step (zb_h2, zb_v), a second copy of weights and moments");
   s.integer("delay", &Optimizer::delay, {0, Optimizer::most_delay},
             "updates by which gradients are late: 1 takes the gradient of an update at the weights before the newest "
-            "(PipeDream-2BW) on every layout; each more is one more copy of the weights; follows from pipeline.delays");
+            "(PipeDream-2BW) on every layout; each more is one more copy of the weights");
 }
 
 /// Reads comm.backend_axes.

@@ -99,12 +99,13 @@ void add_pipeline(std::vector<Key>& table) {
   s.integer("weight_deferral_limit", &Pipeline::weight_deferral_limit, {0, limits::axis},
             "microbatches whose weight gradients the last stage may put off until the pipeline empties; 0: none");
   s.choice("flush", &Pipeline::flush,
-           "with optimizer.delay = 1: whether the pipeline empties between steps; auto: where it has to; never: refuse "
+           "with optimizer.delay = 1 or schedule = \"pipedream\": whether the pipeline empties between steps; auto: "
+           "where it has to; never: refuse "
            "what makes it");
   s.add(
       "delays", fmt::format("list of integers from 0 to {}", Optimizer::most_delay),
       "updates by which the gradients of layers are late (PipeDream), each number for an equal part of the layers; []: "
-      "optimizer.delay for all; schedule = \"pipedream\": one number a layer, those of its pipeline",
+      "those of the stages with schedule = \"pipedream\", else optimizer.delay for all",
       nullptr, read_delays,
       [](Config const& config) { return fmt::format("[{}]", fmt::join(config.pipeline.delays, ", ")); });
   s.choice("p2p", &Pipeline::p2p,

@@ -82,7 +82,7 @@ public:
   void offload() {
     auto& m = c_.memory;
     if (free("memory.offload_parameters")) set("memory.offload_parameters");
-    bool const has_state = !state_of(c_.optimizer).arrays.empty() || is_16bit(c_.run.precision);
+    bool const has_state = !state_of(c_.optimizer_with_versions()).arrays.empty() || is_16bit(c_.run.precision);
     bool const can = has_state && c_.precision.moments != Precision::bf16 && !c_.model.moe.changes_router();
     if (!free("memory.offload_optimizer") || !can) return;
     set("memory.offload_optimizer");

@@ -22,9 +22,6 @@ void derive(Config& config, Sources& sources, int num_ranks);
 /// before derive() notes which keys memory.limit may choose.
 void apply_memory_preset(Config& config, Sources& sources);
 
-/// Sets pipeline.delays to those of a PipeDream pipeline, a number for each layer; false: stages are not known yet.
-bool natural_delays(Config& config);
-
 /// The things that a rule sees, and how it complains.
 struct Check {
   Config const& config;

@@ -158,7 +158,7 @@ void check_offload_keys(Check const& c) {
           {"memory.offload_optimizer", "run.precision", "optimizer.type", "optimizer.delay", "precision.moments"}) ||
       m.offload_optimizer == OffloadTo::none)
     return;
-  if (state_of(c.config.optimizer).arrays.empty() && !is_16bit(c.config.run.precision))
+  if (state_of(c.config.optimizer_with_versions()).arrays.empty() && !is_16bit(c.config.run.precision))
     c.error({"memory.offload_optimizer", "optimizer.type"}, "an optimizer with state, to offload it",
             fmt::format("type \"{}\" in {}, which has none", to_string(c.config.optimizer.type),
                         to_string(c.config.run.precision)),

@@ -145,12 +145,13 @@ void check_deferral(Check const& c) {
 /// Only late gradients let a step begin before the one before it has ended.
 void check_flush(Check const& c) {
   constexpr auto key = "pipeline.flush";
-  if (!c.known({key, "optimizer.delay"}) || c.config.pipeline.flush != Flush::never || c.config.optimizer.delay > 0)
-    return;
+  if (!c.known({key, "optimizer.delay", "pipeline.delays", "pipeline.schedule"})) return;
+  if (c.config.pipeline.flush != Flush::never || c.config.latest_delay() > 0) return;
+  if (c.config.pipeline.schedule == "pipedream" && c.config.pipeline.delays.empty()) return;  // there is one stage
   c.error({key, "optimizer.delay"},
           "gradients that are late by one update (optimizer.delay = 1), or pipeline.schedule = \"pipedream\": else a "
           "step reads weights that the one before it makes at its end",
-          "flush = \"never\" and delay = 0", "set optimizer.delay to 1, or pipeline.flush to \"auto\"");
+          "flush = \"never\" and no delay", "set optimizer.delay to 1, or pipeline.flush to \"auto\"");
 }
 
 /// Post-validation excludes options whose effect an update that is taken back, or a step that begins early, would not
@@ -165,9 +166,14 @@ void check_post_validation(Check const& c) {
   auto const& config = c.config;
   refuse("model.moe.experts", config.model.moe.on(), "a model without experts: what they chose changes the next step",
          fmt::format("{} experts", config.model.moe.experts));
-  refuse("optimizer.delay", config.optimizer.delay > 0,
+  bool const own = config.pipeline.delays.empty() && config.pipeline.schedule == "pipedream";
+  bool const listed = !config.pipeline.delays.empty();
+  refuse(own      ? "pipeline.schedule"
+         : listed ? "pipeline.delays"
+                  : "optimizer.delay",
+         config.latest_delay() > 0,
          "gradients that are not late: one older version of the weights is kept, to read it or to take an update back",
-         fmt::format("{}", config.optimizer.delay));
+         fmt::format("late by {}", config.latest_delay()));
   refuse("pipeline.p2p", config.pipeline.p2p == P2p::ring && c.known({"parallel.pp"}) && config.parallel.pp > 1,
          "messages that start one by one: a step that begins anew would leave its rounds half done", "p2p = \"ring\"");
   constexpr auto in_memory = "resident weights, moments and activations, to take an update back";

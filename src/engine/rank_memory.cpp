@@ -58,7 +58,7 @@ RankMemory<P>::RankMemory(RankContext& rank, data::TokenSource const& source, Pr
     : rank_(&rank),
       activations_memory_(prepare_reductions(source)),
       sums_("p3d::engine::sums", 2 + static_cast<std::size_t>(rank.config.model.mtp.depth)),
-      delay_(rank.config.optimizer.delay),
+      delay_(rank.config.latest_delay()),
       many_versions_(delay_ > 1 || rank.config.mixes_delays()) {
   make_replica_groups();
   comm::agree(rank.mesh.world(), "take the memory that the run needs", [&] { allocate(provider); });
@@ -227,6 +227,7 @@ template <class P>
 void RankMemory<P>::make_versions() {
   if (!std::exchange(one_version_, false) || delay_ == 0) return;
   updates_kept_ = 0;
+  counted_update_ = -1;
   for (auto& [number, unit] : units_)
     for_pieces(*unit, [&](optim::Piece<P>& piece, auto const&) {
       Kokkos::deep_copy(rank_->exec, piece.master, piece.replaced_master);

@@ -117,7 +117,10 @@ public:
   /// There is one version of the weights, where layers read: at the start, and where a file brought one.
   void set_one_version() { one_version_ = true; }
   /// The versions are those of so many updates: a file brought all.
-  void set_all_versions() { updates_kept_ = delay_; }
+  void set_all_versions() {
+    updates_kept_ = delay_;
+    counted_update_ = -1;
+  }
   /// This update makes a version, of one stage or more: the updates that made the others are those before it.
   void count_version(std::int64_t update);
   /// Rounds the weights of a run that layers read in a step. `updates`: those that have made the newest.
@@ -184,7 +187,9 @@ private:
   std::int64_t delay_;           ///< updates by which gradients are late, the largest number
   bool many_versions_;           ///< see has_many_versions()
   bool shows_newest_ = false, one_version_ = true;
-  std::int64_t updates_kept_ = 0;     ///< how many of the versions, the newest first, were made by updates of their own
+  /// Updates that were made since all versions were equal, at most delay_: a version of age a is that of the update a
+  /// updates ago, or of the first of these.
+  std::int64_t updates_kept_ = 0;
   std::int64_t counted_update_ = -1;  ///< see count_version()
 };
 

@@ -63,8 +63,9 @@ StageUnit<P>::StageUnit(RankContext& rank, int number, device::Arena& arena, mod
       reducer(
           rank.exec, params.shard(), params.grads(),
           [&rank](layout::AxisSet axes) -> comm::Communicator& { return rank.along(axes); }, gradient_wire),
-      optimizer(optim::make_optimizer<P>(rank.config.optimizer, params.layout())),
-      state(rank.config.optimizer, params.shard().owned_size, rank.config.precision.moments == config::Precision::bf16,
+      optimizer(optim::make_optimizer<P>(rank.config.optimizer_with_versions(), params.layout())),
+      state(rank.config.optimizer_with_versions(), params.shard().owned_size,
+            rank.config.precision.moments == config::Precision::bf16,
             rank.config.memory.offload_optimizer == config::OffloadTo::none) {
   auto const& c = rank.config;
   if (c.compresses())

@@ -301,7 +301,7 @@ void StepEnd<P>::update(int stage, StepResult& result) {
 template <class P>
 void StepEnd<P>::apply(int stage, optim::UpdateStep const& step, bool waited) {
   auto const& config = rank_->config;
-  bool const stochastic = config.precision.stochastic_rounding, late = config.optimizer.delay > 0;
+  bool const stochastic = config.precision.stochastic_rounding, late = config.latest_delay() > 0;
   bool const many_versions = memory_->has_many_versions();
   memory_->count_version(step.number);
   for (auto& [number, owner] : memory_->units()) {
@@ -357,9 +357,11 @@ void StepEnd<P>::take_sums_but(std::size_t newest) {
     sum_targets_ = std::move(next.targets);
     sum_ = std::move(next.sum);
     sum_request_ = std::move(next.request);
-    if (take_sum(next.result))
+    bool const finite = take_sum(next.result);
+    if (failed_) continue;  // later steps were made with what failed
+    if (finite)
       results_.push_back(std::move(next.result));
-    else if (!failed_)
+    else
       failed_ = std::move(next.result);
   }
 }

@@ -12,6 +12,9 @@
 // Without a flush between steps (schedule/stream.hpp) nobody waits for the norm either: gradients move to where they
 // wait, the rank goes on, and the update is made when the next step but one is about to read it. Example: rank 3 ends
 // step 7 long before rank 0. It begins to sum, works on step 8, and updates when microbatch 0 of step 9 comes.
+//
+// Where delays differ (pipeline.delays) nothing is clipped, and the update is made at once; sums of several steps are
+// on their way. Example: with delays 3, 2, 1 and 0 the loss of step 7 is known at the end of step 11.
 
 #include <p3d/optim/loss_scale.hpp>
 #include <p3d/schedule/opening.hpp>

@@ -206,7 +206,9 @@ std::vector<StepResult> Trainer<P>::run_step(double vote, bool another_follows, 
   auto& s = *state_;
   auto const& config = s.rank.config;
   auto const& stream = s.rank.plan.stream;
-  bool const flows = stream && may_flow && another_follows && s.steps_done + 1 < config.run.steps && s.end.may_flow() &&
+  // The last steps of a run have none behind them whose forwards could be early.
+  auto const behind = config.run.steps - s.steps_done - 1;
+  bool const flows = stream && may_flow && another_follows && behind >= stream->most_ahead() && s.end.may_flow() &&
                      !s.given_provider && s.executor.recorder() == nullptr;
   // Where several steps have begun, there are no lists that end them.
   if (stream && !flows && stream->last.empty()) s.end.forget_opening();

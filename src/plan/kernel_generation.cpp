@@ -112,10 +112,10 @@ KernelGeneration with_types(KernelGeneration kernels, config::Config const& conf
   auto const gradient = static_cast<double>(types.gradient), master = static_cast<double>(types.master);
   kernels.gradient_bytes = gradient;
   kernels.reduced_bytes = reduces_narrow(config) ? 2 : gradient;
-  // Reads the gradient twice (its norm, the update), the weight and the state, which it writes, too. Of two versions of
+  // Reads the gradient twice (its norm, the update), the weight and the state, which it writes, too. Of the versions of
   // the weights it reads one.
   kernels.optimizer_bytes = 2 * gradient + 2 * master + 2 * static_cast<double>(state_bytes(config)) -
-                            (config.optimizer.delay > 0 ? master : 0) +
+                            (config.latest_delay() > 0 ? master : 0) +
                             (types.has_master ? static_cast<double>(types.storage) : 0);
   return kernels;
 }

@@ -21,7 +21,7 @@ namespace p3d::plan {
 
 namespace {
 std::int64_t arrays_of_state(config::Config const& config) {
-  return std::ssize(config::state_of(config.optimizer).arrays);
+  return std::ssize(config::state_of(config.optimizer_with_versions()).arrays);
 }
 }  // namespace
 
@@ -57,7 +57,7 @@ TypeBytes type_bytes(config::Config const& config) {
 std::int64_t state_bytes(config::Config const& config) {
   auto const bytes = type_bytes(config);
   std::int64_t sum = 0;
-  for (auto const& array : config::state_of(config.optimizer).arrays)
+  for (auto const& array : config::state_of(config.optimizer_with_versions()).arrays)
     sum += array.weights ? bytes.master : bytes.moment;
   return sum;
 }
@@ -71,7 +71,7 @@ StateParts offloaded_parts(config::Config const& config) {
   bool const optimizer = config.memory.offload_optimizer != config::OffloadTo::none;
   bool const values = config.memory.offloads_parameters(), has_master = type_bytes(config).has_master;
   return {.master = has_master ? optimizer : values,
-          .arrays = optimizer ? config::state_of(config.optimizer).arrays.size() : 0,
+          .arrays = optimizer ? config::state_of(config.optimizer_with_versions()).arrays.size() : 0,
           .values = has_master && values};
 }
 
@@ -108,7 +108,8 @@ layout::Compression stage_compression(config::Config const& config, layout::Stag
 layout::StateShard state_shard(config::Config const& config, layout::StageParams const& params,
                                layout::PerAxis const& here) {
   auto const& m = config.memory;
-  P3D_REQUIRE(config::state_of(config.optimizer).ownership == config::Ownership::runs, "a rank owns runs of elements");
+  P3D_REQUIRE(config::state_of(config.optimizer_with_versions()).ownership == config::Ownership::runs,
+              "a rank owns runs of elements");
   layout::RankGrid const grid(config.parallel, layout::parse_order(config.parallel.order));
   return layout::make_shard(
       params, bucket_rule(config), grid, here,

@@ -288,7 +288,7 @@ std::vector<double> rank_bytes(config::Config const& c, layout::StageMap const& 
   std::vector<double> bytes;
   for (int r = 0; r < c.parallel.pp; ++r) {
     auto m = plan.memory_of(r);
-    std::vector<int> const ahead(static_cast<std::size_t>(stages.num_stages()), static_cast<int>(c.optimizer.delay));
+    std::vector<int> const ahead(static_cast<std::size_t>(stages.num_stages()), static_cast<int>(c.latest_delay()));
     if (may_stream(c)) add_stream_memory(c, plan.table, plan.stages, r, ahead, m);
     bytes.push_back(static_cast<double>(m.total()));
   }

@@ -28,10 +28,10 @@ namespace {
 std::string prevents(config::Config const& c) {
   auto const& m = c.memory;
   for (auto const& [found, cause] : std::initializer_list<std::pair<bool, char const*>>{
-           {c.optimizer.delay == 0, "optimizer.delay = 0: a step reads what the one before it made"},
-           {c.optimizer.delay > 1 && !c.mixes_delays(),
-            "optimizer.delay above 1, which no pipeline here makes use of (1 and pipeline.schedule = \"pipedream\" "
-            "do)"},
+           {c.latest_delay() == 0, "optimizer.delay = 0: a step reads what the one before it made"},
+           {c.latest_delay() > 1 && !c.mixes_delays(),
+            "optimizer.delay above 1: a pipeline has use for 1, or for delays by stage (schedule = \"pipedream\")"},
+           {c.mixes_delays() && c.pipeline.schedule == "auto", "pipeline.schedule = \"auto\" beside pipeline.delays"},
            {c.mixes_delays() && c.optimizer.grad_clip > 0,
             "optimizer.grad_clip: the last stage, whose gradients are not late, would wait for the norm of all"},
            {c.mixes_delays() && c.model.tied_embeddings,
@@ -119,7 +119,7 @@ StreamPlan plan_stream(config::Config const& c, PipelinePlan const& pipeline, sc
                   .found = cause,
                   .where = key,
                   .fix = "set pipeline.flush to \"auto\", which empties the pipeline here, or change what was found"});
-  } else if (c.optimizer.delay > 0) {
+  } else if (c.latest_delay() > 0) {
     out.note = fmt::format("the pipeline empties between steps, because of {}", cause);
   }
   return out;

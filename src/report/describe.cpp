@@ -58,22 +58,6 @@ std::string mesh_text(layout::RankGrid const& grid) {
   return text;
 }
 
-/// The updates by which layers are late, in the fewest numbers that pipeline.delays takes: "[3, 2, 1, 0]".
-std::string delays_text(config::Config const& c) {
-  auto const layers = c.model.layers;
-  std::vector<std::int64_t> shortest;
-  for (std::int64_t n = 1; n <= layers; ++n) {
-    if (layers % n != 0) continue;
-    shortest.clear();
-    for (std::int64_t part = 0; part < n; ++part) shortest.push_back(c.delay_of(part * layers / n));
-    bool same = true;
-    for (std::int64_t l = 0; l < layers; ++l)
-      same = same && c.delay_of(l) == shortest[static_cast<std::size_t>(l * n / layers)];
-    if (same) break;
-  }
-  return fmt::format("[{}]", fmt::join(shortest, ", "));
-}
-
 /// The pipeline: stages, schedule, layers, slots, and the bubble by simulation where that is quick.
 std::string stages_text(config::Config const& c, engine::RunPlan const& plan, bool explains) {
   std::vector<int> layers;

@@ -8,6 +8,7 @@
 
 #include <p3d/base/version.hpp>
 #include <p3d/config/parse.hpp>
+#include <p3d/config/reading.hpp>
 
 #include <fmt/format.h>
 
@@ -164,6 +165,14 @@ std::string value_of_younger_key(std::string const& key, std::map<std::string, s
 
 }  // namespace
 
+bool has_same_delays(io::CheckpointHeader const& file, config::Config const& config) {
+  auto const stored = config::parse_stored(file.input);
+  if (!stored.config) return config.latest_delay() == 0;
+  for (std::int64_t l = -1; l <= config.model.layers; ++l)
+    if (stored.config->delay_of(l) != config.delay_of(l)) return false;
+  return true;
+}
+
 Differences compare(io::CheckpointHeader const& file, config::Config const& config, config::Load load,
                     std::uint64_t data_hash, io::StoredTokenizer const& tokenizer) {
   Differences out;
@@ -191,6 +200,11 @@ Differences compare(io::CheckpointHeader const& file, config::Config const& conf
         .push_back(fmt::format("data.tokenizer: {} in the checkpoint, {} here", words(t), words(tokenizer)));
   }
   if (load == config::Load::weights) return out;
+  if (config.latest_delay() > 0 && !has_same_delays(file, config))
+    out.noted.push_back(
+        fmt::format("updates by which gradients are late (pipeline.delays): {} in the input, others in "
+                    "the checkpoint, of which the newest weights alone are taken",
+                    config::delays_text(config)));
   // The counts are divided, not multiplied: the file may hold any numbers, and a product might overflow.
   auto const batch = config.batch.global, length = config.model.seq_len;
   // Samples may be shorter than model.seq_len, but are never empty.

@@ -105,12 +105,12 @@ io::CheckpointHeader restore(engine::AnyTrainer& trainer, std::string const& pat
                       "(checkpoint.load = \"weights\")"
                     : "give [model] the values of the checkpoint (p3d checkpoint show FILE)"});
   }
-  auto optimizer = c.optimizer;
-  // A file of a run whose gradients were less late has fewer versions of the weights: the newest is a start for all.
+  auto optimizer = c.optimizer_with_versions();
+  // A file of a run whose gradients were late by other updates has other versions: the newest is a start for all.
   auto oldest = config::previous_weights;
   oldest.age = static_cast<int>(optimizer.delay);
   bool const all_versions = std::ranges::any_of(file.arrays, [&](auto const& a) { return a.is_of(oldest.group()); });
-  if (!all_versions) optimizer.delay = 0;
+  if (!all_versions || !has_same_delays(file.header, c)) optimizer.delay = 0;
   auto const own = all ? config::state_of(optimizer).arrays : config::StateArrays{};
   std::vector<config::StateArray> arrays(own.begin(), own.end());
   if (all && c.compresses()) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The results of steps in their order, with the time and the tokens of each. Where steps follow each other without a
-// flush, the result of a step comes while the next one is under way; whoever needs the state that belongs to a result
+// flush, the result of a step comes while later ones are under way; whoever needs the state that belongs to a result
 // has the pipeline empty itself there. Example: with a checkpoint every 10 steps, next() runs steps 1 and 2 before it
 // returns the result of step 1, and after the result of step 10 no later step has begun.
 

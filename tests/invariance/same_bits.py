@@ -58,7 +58,7 @@ def hash_of(path):
 
     def visit(name, item):
         kinds = ("parameters", "first_moment", "second_moment", "previous_weights")
-        if isinstance(item, h5py.Dataset) and name.split("/")[0] in kinds:
+        if isinstance(item, h5py.Dataset) and name.split("/")[0].split(".")[0] in kinds:
             total.update(f"{name} {item.shape} {item.dtype}".encode())
             total.update(item[()].tobytes())
     with h5py.File(path) as file:

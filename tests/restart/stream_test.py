@@ -18,6 +18,8 @@ KEYS = ("run.precision=fp64", "parallel.pp=2", "optimizer.delay=1", "batch.globa
 
 
 class Streams(unittest.TestCase):
+    keys, ranks = KEYS, 2
+
     def setUp(self):
         temporary = tempfile.TemporaryDirectory(prefix="p3d-stream-")
         self.addCleanup(temporary.cleanup)
@@ -25,7 +27,8 @@ class Streams(unittest.TestCase):
         restarts.write_inputs(self.folder)
 
     def train(self, output, flush, *more):
-        return restarts.train_with(self.folder, 2, *KEYS, f"run.output_dir={output}", f"pipeline.flush={flush}", *more)
+        return restarts.train_with(self.folder, self.ranks, *self.keys, f"run.output_dir={output}",
+                                   f"pipeline.flush={flush}", *more)
 
     def history(self, output):
         """The rows of metrics.csv without times."""
@@ -56,9 +59,9 @@ class Streams(unittest.TestCase):
             self.assertEqual(self.history(output), straight, output)
 
     def test_a_signal_stops_after_the_step_under_way(self):
-        words = ["input.toml", *KEYS, "pipeline.flush=never", "run.output_dir=run", "run.steps=1000000",
+        words = ["input.toml", *self.keys, "pipeline.flush=never", "run.output_dir=run", "run.steps=1000000",
                  "checkpoint.every=1000000"]
-        run = program.Run(2, words, self.folder)
+        run = program.Run(self.ranks, words, self.folder)
         self.addCleanup(run.kill)
         run.wait_until(lambda: (self.folder / "run/metrics.csv").exists()
                        and len(restarts.losses(self.folder, "run")) > 5, "step 5")
@@ -79,10 +82,10 @@ class Streams(unittest.TestCase):
             rows = {}
             for flush in ("always", "never"):
                 output = f"fails-{every}-{flush}"
-                words = [*KEYS, "optimizer.lr=1e30", "run.steps=8", f"checkpoint.every={every}",
+                words = [*self.keys, "optimizer.lr=1e30", "run.steps=8", f"checkpoint.every={every}",
                          f"run.output_dir={output}", f"pipeline.flush={flush}"]
-                done = subprocess.run([*program.MPIEXEC, "2", program.PROGRAM, "input.toml", *words], cwd=self.folder,
-                                      stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
+                done = subprocess.run([*program.MPIEXEC, str(self.ranks), program.PROGRAM, "input.toml", *words],
+                                      cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
                 self.assertEqual(done.returncode, 4, done.stdout + done.stderr)
                 rows[flush] = self.history(output), re.search(r"at step (\d+)", done.stdout + done.stderr)[1]
             self.assertEqual(rows["never"], rows["always"], every)
@@ -92,6 +95,41 @@ class Streams(unittest.TestCase):
         with open(self.folder / "timed/timers.csv", newline="", encoding="utf-8") as file:
             calls = {int(row["step"]): row["calls"] for row in csv.DictReader(file) if row["timer"] == "step"}
         self.assertEqual(calls, {step: "1" for step in range(1, 6)})
+
+
+class PipeDreams(Streams):
+    """The same with delays by stage, where a rank is up to two steps ahead."""
+    keys = ("run.precision=fp64", "parallel.pp=3", "model.layers=3", "model.tied_embeddings=false",
+            "pipeline.schedule=pipedream", "optimizer.grad_clip=0", "batch.micro=4", "batch.global=4",
+            "optimizer.lr_schedule=constant", "optimizer.warmup_steps=0", "data.split=0.2")
+    ranks = 3
+
+    def test_a_layout_goes_on_with_the_delays_of_another(self):
+        self.train("straight", "never", "run.steps=9", "checkpoint.every=0")
+        self.train("run", "never", "run.steps=5", "checkpoint.every=end")
+        one = [key for key in self.keys if not key.startswith(("parallel.pp", "pipeline.schedule"))]
+        said = restarts.train_with(self.folder, 1, *one, "pipeline.delays=[2,1,0]", "run.output_dir=run", "run.steps=9")
+        self.assertNotIn("updates by which gradients are late", said)
+        straight, run = ([float(row["loss"]) for row in self.history(output)] for output in ("straight", "run"))
+        self.assertEqual(len(run), 9)
+        for expected, found in zip(straight, run):
+            self.assertAlmostEqual(found, expected, delta=1e-12 * expected)
+
+    def test_other_delays_begin_with_the_newest_weights(self):
+        self.train("run", "never", "run.steps=5", "checkpoint.every=end")
+        one = [key for key in self.keys if not key.startswith(("parallel.pp", "pipeline.schedule"))]
+
+        def losses(output, delays):
+            file = next(self.folder.glob("run/**/*5.h5"))
+            said = restarts.train_with(self.folder, 1, *one, f"pipeline.delays={delays}", f"run.output_dir={output}",
+                                       "run.steps=9", f"checkpoint.resume={file}")
+            return said, [row["loss"] for row in self.history(output)]
+        said, changed = losses("changed", "[2,2,0]")
+        self.assertIn("updates by which gradients are late (pipeline.delays): [2, 2, 0] in the input", said)
+        # One version is there, so that the first step of the run is that of no delay.
+        none = losses("none", "[0,0,0]")[1]
+        self.assertEqual(changed[0], none[0])
+        self.assertNotEqual(changed[1], none[1])
 
 
 if __name__ == "__main__":

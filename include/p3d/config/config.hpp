@@ -161,7 +161,7 @@ struct Pipeline {
   std::string file;  ///< path of a schedule, only for schedule "file". Relative to the input file's folder
   Flush flush = Flush::automatic;  ///< whether the pipeline empties between steps where gradients are late
   /// Updates by which the gradients of neighbouring layers are late, which the list divides in equal parts; empty:
-  /// optimizer.delay for all.
+  /// those of schedule "pipedream", else optimizer.delay for all.
   std::vector<int> delays;
   P2p p2p = P2p::separate;  ///< how messages between stages start
   double max_memory = 0.0;  ///< only for schedule "auto": GiB that a rank may use; 0: any
@@ -209,8 +209,8 @@ struct Optimizer {
   double weight_decay = 0.1;
   double grad_clip = 1.0;        ///< largest global norm of the gradient; 0: no clipping
   bool post_validation = false;  ///< the next step begins before the norm is known; a wrong update is taken back
-  /// Updates by which a gradient is late: 1 takes it at the weights before the newest. With pipeline.delays the largest
-  /// of them.
+  /// Updates by which a gradient is late, where these are the same for all layers: 1 takes it at the weights before the
+  /// newest.
   std::int64_t delay = 0;
   bool operator==(Optimizer const&) const = default;
 };
@@ -417,11 +417,16 @@ struct Config {
   bool compresses() const { return comm.compress != Compress::none; }
   /// The workers of a replica, whose gradients it computes one after the other: 1 where nothing is compressed.
   int workers_of_replica() const { return compresses() ? comm.workers / parallel.dp : 1; }
-  /// Updates by which the gradients of a layer are late. -1 is the embedding, which goes with the first layer; what
-  /// comes behind the last layer goes with it.
+  /// Updates by which the gradients of a layer are late: pipeline.delays, or those of schedule "pipedream", which
+  /// follow from the stages, or optimizer.delay. -1 is the embedding, which goes with the first part of a list, and
+  /// with the first stage; what comes behind the last layer goes with the last.
   std::int64_t delay_of(std::int64_t layer) const;
+  /// The largest of them.
+  std::int64_t latest_delay() const;
   /// True when gradients of some layers are later than those of others.
   bool mixes_delays() const;
+  /// [optimizer] with latest_delay() as its delay: how many versions of the weights are kept.
+  Optimizer optimizer_with_versions() const;
   /// True when ranks of tp hold all rows of the token embedding each.
   bool replicates_embedding() const { return parallel.embedding == Embedding::replicated && parallel.tp > 1; }
   bool operator==(Config const&) const = default;
@@ -451,6 +456,9 @@ constexpr Precision operand_precision(Config const& config) {
 }
 /// True where gradients may underflow, which a factor on the loss helps against.
 constexpr bool computes_in_fp16(Config const& config) { return operand_precision(config) == Precision::fp16; }
+
+/// The updates by which layers are late, in the fewest numbers that pipeline.delays takes: "[3, 2, 1, 0]".
+std::string delays_text(Config const& config);
 
 using base::to_string;  ///< names of enum values
 /// The duration in the largest unit that divides it: "90s", "30min", "2h"; "0s".

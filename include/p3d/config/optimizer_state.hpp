@@ -109,7 +109,7 @@ inline std::vector<StateArray> compression_arrays(Compress kind, int workers, st
   return out;
 }
 
-/// The row of the optimizer that the input chooses.
+/// The row of an optimizer and its delay: that of an input is of Config::optimizer_with_versions().
 constexpr OptimizerState const& state_of(Optimizer const& optimizer) {
   return *std::ranges::find_if(optimizer_states, [&](OptimizerState const& row) {
     return row.type == optimizer.type && row.delay == optimizer.delay;
@@ -119,7 +119,7 @@ constexpr OptimizerState const& state_of(Optimizer const& optimizer) {
 /// All arrays that a checkpoint of the input's run has beside the parameters: the optimizer's, then those of
 /// compression.
 inline std::vector<StateArray> checkpoint_state(Config const& config) {
-  auto const own = state_of(config.optimizer).arrays;
+  auto const own = state_of(config.optimizer_with_versions()).arrays;
   std::vector<StateArray> out(own.begin(), own.end());
   auto const more = compression_arrays(config.comm.compress, config.comm.workers, config.comm.powersgd_rank);
   out.insert(out.end(), more.begin(), more.end());

@@ -49,7 +49,7 @@ struct StagePort {
   model::Stage<P>* stage = nullptr;
   model::WeightProvider<P>* weights = nullptr;
   /// The weights that microbatches of the next step read before this one has ended, then those of the step after it,
-  /// and so on; null: none do.
+  /// and so on; empty where none do.
   std::vector<model::StageWeights<P>> const* ahead = nullptr;
 };
 

@@ -165,11 +165,12 @@ public:
   /// returns all numbers are those of a step that waited, bit for bit. `another_follows`: false: the next step does
   /// not come next, so that its forwards would be in vain (as after the last of run.steps); the same on all ranks.
   StepResult step(double vote = 0.0, bool another_follows = true);
-  /// Runs a step, as step() does, and returns the results that have become known: of this step; or, where steps follow
-  /// each other without a flush (RunPlan::stream), of the step before. There a rank goes on with the next step before
-  /// others have ended this one, unless `another_follows` is false: then both results come, or one, after the first
-  /// step. All numbers are those of steps with a flush, bit for bit. steps_done() counts this step in any case. The
-  /// norm of a step may turn out not to be finite in the next call, or in whatever comes in between; it throws then.
+  /// Runs a step, as step() does, and returns the results that have become known, in their order: of this step; or,
+  /// where steps follow each other without a flush (RunPlan::stream), of the one RunPlan::results_late() steps before.
+  /// There a rank goes on with later steps before others have ended this one, unless `another_follows` is false: then
+  /// all results come that are missing. All numbers are those of steps with a flush, bit for bit. steps_done() counts
+  /// this step in any case. The norm of a step may turn out not to be finite in a later call of this, or in whatever
+  /// comes in between; it throws then, and no result of a later step comes.
   std::vector<StepResult> advance(double vote, bool another_follows);
   /// Ends steps that follow each other: what has begun of the next one is given up, and done again. Returns the results
   /// that are known by now: with them, of all steps. Collective.

@@ -11,7 +11,7 @@
 //   grad_sync             for each bucket, in the backward that completes it; then p3d waits for all buckets
 //   finalize_model_grads  once: all sums have come, those of tied embeddings too; norm and clipping follow
 //   param_sync            for each update of weights, after it, with the newest of them; the next forward reads what it
-//                         leaves, or with optimizer.delay = 1 the forward after the next
+//                         leaves, or where gradients are late a later one
 //
 // With finalize_model_grads or param_sync each step ends with a flush, whatever pipeline.flush says. All are called on
 // the thread that calls Trainer::step or Trainer::advance, and on every rank. Ranks that sum the same bucket call

@@ -77,9 +77,9 @@ struct Piece {
   std::vector<StateView<P>> replaced_state = {};
 };
 
-/// Where gradients are late, a piece comes with the weights that layers read as `master`, and with as many newer
-/// versions as the last arrays of its state as `delay`, the largest, says. This makes the newest its `master`, which
-/// the update changes, the others `older`, and what layers read its `replaced_master`.
+/// Where gradients are late, a piece comes with the weights that layers read as `master`. The last `delay` arrays of
+/// its state, where `delay` is the largest of all layers, are newer versions, the newest last. This makes the newest
+/// its `master`, which the update changes, the others `older`, and what layers read its `replaced_master`.
 template <class P>
 void aim_at_newest(Piece<P>& piece, std::int64_t delay) {
   static_assert(std::is_same_v<typename P::Moment, typename P::Master>);

@@ -27,7 +27,9 @@ std::vector<DelaySegment> delay_segments(layout::StageParams const& params, layo
 template <class P>
 void age_versions(ExecSpace const& exec, layout::StageParams const& params, Piece<P> const& piece);
 
-/// Copies the versions that layers read from those that are kept, for parameters whose delay is less than `below`.
+/// Copies the versions that layers read from those that are kept, for parameters whose delay is less than `below`: 1
+/// behind an update, which changes what they read at once; the largest delay after all versions have changed, as by a
+/// file (what is as late as that lies nowhere else).
 template <class P>
 void show_versions(ExecSpace const& exec, layout::StageParams const& params, Piece<P> const& piece, std::int64_t below);
 

@@ -29,6 +29,10 @@ struct Differences {
   std::vector<std::string> forbidden;  ///< another model, other data, another precision: going on would be another run
   std::vector<std::string> noted;      ///< allowed changes, for the log
 };
+/// Whether gradients of the file's run were late by the same updates, layer by layer (pipeline.delays), so that its
+/// versions of the weights are those that the run reads.
+bool has_same_delays(io::CheckpointHeader const& file, config::Config const& config);
+
 /// Compares the header of a file with the input of a run. With Load::weights only the model must agree. The layout, the
 /// folders and what is only printed are never compared.
 Differences compare(io::CheckpointHeader const& file, config::Config const& config, config::Load load,

@@ -20,7 +20,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-#include <vector>
 
 namespace p3d::schedule {
 

@@ -153,7 +153,7 @@ TEST_F(Delay, GoesOnFromItsState) {
       engine::Trainer<P> first(config, world), second(config, world);
       for (int s = 0; s < 3; ++s) first.step();
       auto const saved = state(first);
-      restore(second, config::state_of(config.optimizer).arrays, saved);
+      restore(second, config::state_of(config.optimizer_with_versions()).arrays, saved);
       second.set_steps_done(3);
       EXPECT_EQ(state(second), saved);
       for (int s = 0; s < 3; ++s) EXPECT_EQ(second.step().loss, first.step().loss);
@@ -179,7 +179,7 @@ TEST_F(Delay, GoesOnFromOneVersion) {
     engine::Trainer<device::Bf16> plain(config, world);
     engine::Trainer<device::Bf16> delayed(make_config(test::joined({keys, Keys{late}}), world.size()), world);
     for (int s = 0; s < 3; ++s) plain.step();
-    restore(delayed, config::state_of(config.optimizer).arrays, state(plain));
+    restore(delayed, config::state_of(config.optimizer_with_versions()).arrays, state(plain));
     delayed.set_steps_done(3);
     EXPECT_EQ(delayed.step().loss, plain.step().loss);
     EXPECT_NE(delayed.step().loss, plain.step().loss);

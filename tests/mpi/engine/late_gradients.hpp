@@ -101,7 +101,8 @@ Numbers losses(Keys const& more, comm::Communicator const& world, int steps) {
 template <class P>
 std::vector<std::pair<std::string, std::vector<char>>> state(engine::Trainer<P>& trainer) {
   std::vector<std::pair<std::string, std::vector<char>>> out;
-  for (auto const& part : trainer.checkpoint_parts(config::state_of(trainer.config().optimizer).arrays)) {
+  for (auto const& part :
+       trainer.checkpoint_parts(config::state_of(trainer.config().optimizer_with_versions()).arrays)) {
     auto const count = part.rows * part.cols;
     std::vector<char> bytes(static_cast<std::size_t>(count) * sizeof(typename P::Master));
     part.copy_out(0, count, bytes.data());

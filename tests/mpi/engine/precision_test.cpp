@@ -272,7 +272,8 @@ TEST(Precision, AnOverflowAtTheFloorEndsTheRun) {
 template <class P>
 std::vector<std::vector<char>> state(engine::Trainer<P>& trainer) {
   std::vector<std::vector<char>> out;
-  for (auto const& part : trainer.checkpoint_parts(config::state_of(trainer.config().optimizer).arrays)) {
+  for (auto const& part :
+       trainer.checkpoint_parts(config::state_of(trainer.config().optimizer_with_versions()).arrays)) {
     auto const n = part.rows * part.cols;
     auto& bytes = out.emplace_back(static_cast<std::size_t>(n) * sizeof(typename P::Master));
     if (n > 0) part.copy_out(0, n, bytes.data());
@@ -289,7 +290,7 @@ void expect_goes_on(config::Config const& config, comm::Communicator const& worl
     first.step();
   }
   auto const saved = state(first);
-  auto const parts = second.checkpoint_parts(config::state_of(config.optimizer).arrays);
+  auto const parts = second.checkpoint_parts(config::state_of(config.optimizer_with_versions()).arrays);
   ASSERT_EQ(parts.size(), saved.size());
   for (std::size_t i = 0; i < parts.size(); ++i)
     if (!saved[i].empty()) parts[i].copy_in(0, parts[i].rows * parts[i].cols, saved[i].data());

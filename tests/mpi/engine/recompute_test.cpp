@@ -88,7 +88,8 @@ Outcome train(config::Config const& config, comm::Communicator const& world) {
     for (double x : trainer.inspection().gather_value(spec.name)) out.numbers.push_back(x);
   }
   out.numbers.push_back(trainer.evaluate(1));
-  for (auto const& part : trainer.checkpoint_parts(config::state_of(trainer.config().optimizer).arrays)) {
+  for (auto const& part :
+       trainer.checkpoint_parts(config::state_of(trainer.config().optimizer_with_versions()).arrays)) {
     auto const n = part.rows * part.cols;
     auto& bytes = out.state.emplace_back(static_cast<std::size_t>(n) * sizeof(typename P::Master));
     if (n > 0) part.copy_out(0, n, bytes.data());

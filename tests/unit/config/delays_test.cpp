@@ -20,13 +20,13 @@ std::vector<std::int64_t> by_layer(Config const& c) {
 TEST(Delays, APartOfTheLayersHasEachNumber) {
   auto const list = parsed({"pipeline.delays=[3,2,1,0]"});
   ASSERT_TRUE(list.config) << format(list.errors);
-  EXPECT_EQ(list.config->optimizer.delay, 3);
+  EXPECT_EQ(list.config->latest_delay(), 3);
   EXPECT_TRUE(list.config->mixes_delays());
   // The embedding goes with the first layer, the head with the last.
   EXPECT_EQ(by_layer(*list.config), (std::vector<std::int64_t>{3, 3, 3, 2, 2, 1, 1, 0, 0, 0}));
   auto const equal = parsed({"pipeline.delays=[2,2]"});
   EXPECT_FALSE(equal.config->mixes_delays());
-  EXPECT_EQ(equal.config->optimizer.delay, 2);
+  EXPECT_EQ(equal.config->latest_delay(), 2);
   auto const none = parsed({"optimizer.delay=1", "pipeline.delays=[]"});
   EXPECT_EQ(by_layer(*none.config), std::vector<std::int64_t>(10, 1));
 }
@@ -35,15 +35,29 @@ TEST(Delays, PipeDreamHasItsOwn) {
   auto const own = [](std::vector<std::string> words) {
     words.insert(words.end(), {"pipeline.schedule=pipedream", "batch.micro=1"});
     auto const result = parsed(words);
-    return result.config ? result.config->pipeline.delays : std::vector<int>();
+    std::vector<std::int64_t> out;
+    if (result.config)
+      for (std::int64_t l = -1; l <= 8; ++l) out.push_back(result.config->delay_of(l));
+    return out;
   };
-  EXPECT_EQ(own({"parallel.pp=4", "batch.global=1"}), (std::vector{3, 3, 2, 2, 1, 1, 0, 0}));
-  EXPECT_EQ(own({"parallel.pp=4", "batch.global=2"}), (std::vector{2, 2, 1, 1, 1, 1, 0, 0}));
-  EXPECT_EQ(own({"parallel.pp=4"}), (std::vector{1, 1, 1, 1, 1, 1, 0, 0})) << "as many microbatches as stages";
+  using Delays = std::vector<std::int64_t>;
+  EXPECT_EQ(own({"parallel.pp=4", "batch.global=1"}), (Delays{3, 3, 3, 2, 2, 1, 1, 0, 0, 0}));
+  EXPECT_EQ(own({"parallel.pp=4", "batch.global=2"}), (Delays{2, 2, 2, 1, 1, 1, 1, 0, 0, 0}));
+  EXPECT_EQ(own({"parallel.pp=4"}), (Delays{1, 1, 1, 1, 1, 1, 1, 0, 0, 0})) << "as many microbatches as stages";
   EXPECT_EQ(own({"parallel.pp=3", "batch.global=1", "pipeline.layers_per_stage=[1,2,5]"}),
-            (std::vector{2, 1, 1, 0, 0, 0, 0, 0}));
-  EXPECT_EQ(own({"parallel.pp=1", "batch.global=1"}), std::vector<int>(8, 0));
-  EXPECT_EQ(own({"parallel.pp=4", "batch.global=1", "pipeline.delays=[1,0]"}), (std::vector{1, 0}));
+            (Delays{2, 2, 1, 1, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(own({"parallel.pp=3", "batch.global=1", "pipeline.layers_per_stage=[0,8,0]"}),
+            (Delays{2, 1, 1, 1, 1, 1, 1, 1, 1, 0}))
+      << "a stage with the embedding alone, and one with the head";
+  EXPECT_EQ(own({"parallel.pp=1", "batch.global=1"}), Delays(10, 0));
+  EXPECT_EQ(own({"parallel.pp=4", "batch.global=1", "pipeline.delays=[1,0]"}), (Delays{1, 1, 1, 1, 1, 0, 0, 0, 0, 0}));
+}
+
+TEST(Delays, TextHasTheFewestNumbers) {
+  EXPECT_EQ(delays_text(*parsed({"pipeline.delays=[3,3,2,2,1,1,0,0]"}).config), "[3, 2, 1, 0]");
+  EXPECT_EQ(delays_text(*parsed({"pipeline.schedule=pipedream", "parallel.pp=2"}).config), "[1, 0]");
+  EXPECT_EQ(delays_text(*parsed({"pipeline.delays=[1,1]"}).config), "[1]");
+  EXPECT_EQ(delays_text(*parsed({"pipeline.delays=[1,1,1,0,0,0,0,0]"}).config), "[1, 1, 1, 0, 0, 0, 0, 0]");
 }
 
 TEST(Delays, TheWholeInputRepeatsThem) {
@@ -52,6 +66,10 @@ TEST(Delays, TheWholeInputRepeatsThem) {
   auto const again = parse(canonical_toml(*first.config), {}, 0);
   ASSERT_TRUE(again.config) << format(again.errors);
   EXPECT_EQ(*again.config, *first.config);
+  // Delays are those of the stages, whatever these become.
+  auto const other = parse(canonical_toml(*first.config), {"parallel.pp=2"}, 0);
+  ASSERT_TRUE(other.config) << format(other.errors);
+  EXPECT_EQ(other.config->latest_delay(), 1);
 }
 
 TEST(Delays, WhatDoesNotFitIsRefused) {
@@ -70,15 +88,15 @@ TEST(Delays, WhatDoesNotFitIsRefused) {
            {{"pipeline.delays=2"}, "pipeline.delays", "list", "[3, 2, 1, 0]", "pipeline.delays=[2]"},
            {{"pipeline.delays=[1,0]", "optimizer.delay=2"},
             "optimizer.delay",
-            "1, the largest of pipeline.delays",
-            "leave optimizer.delay out",
-            "optimizer.delay=1"},
+            "no delay for all layers",
+            "remove optimizer.delay",
+            "optimizer.delay=0"},
            {{"pipeline.delays=[1,0]", "model.tied_embeddings=true"},
             "model.tied_embeddings",
             "one delay",
             "set model.tied_embeddings to false",
             "model.tied_embeddings=false"},
-           {{"pipeline.delays=[1,0]", "model.mtp.depth=1"},
+           {{"pipeline.delays=[1,0]", "model.mtp.depth=1", "model.position=rope"},
             "model.mtp.depth",
             "one delay",
             "set model.mtp.depth to 0",
@@ -88,6 +106,17 @@ TEST(Delays, WhatDoesNotFitIsRefused) {
             "stages whose layers are known",
             "give pipeline.delays",
             "pipeline.delays=[1,0]"},
+           {{"pipeline.schedule=pipedream", "parallel.pp=18", "model.layers=18", "batch.global=1", "batch.micro=1"},
+            "pipeline.schedule",
+            "late by at most 15 updates",
+            "raise batch.microbatches",
+            "batch.global=2"},
+           {{"pipeline.schedule=pipedream", "parallel.pp=18", "model.layers=18", "batch.global=1", "batch.micro=1",
+             "memory.preset=low"},
+            "pipeline.schedule",
+            "late by at most 15 updates",
+            "lower parallel.pp",
+            "parallel.pp=9"},
        }) {
     auto words = c.words;
     auto const result = parsed(words);
@@ -95,6 +124,8 @@ TEST(Delays, WhatDoesNotFitIsRefused) {
     EXPECT_EQ(result.errors.front().key, c.key);
     expect_contains(result.errors.front().expected, c.expected);
     expect_contains(result.errors.front().fix, c.fix);
+    auto const name = c.mended.substr(0, c.mended.find('='));
+    std::erase_if(words, [&](auto const& word) { return word.starts_with(name + "="); });
     words.push_back(c.mended);
     auto const mended = parsed(words);
     EXPECT_TRUE(mended.config) << format(mended.errors);

@@ -92,11 +92,13 @@ struct Training {
   device::Owned1<typename P::Master> master = test::vector_of<typename P::Master>(initial);
   device::Owned1<typename P::Gradient> gradient;
   device::Owned1<Storage> storage{"p3d::test::storage", initial.size()};
-  std::unique_ptr<optim::Optimizer<P>> optimizer = optim::make_optimizer<P>(stage.config.optimizer, stage.params);
+  std::unique_ptr<optim::Optimizer<P>> optimizer =
+      optim::make_optimizer<P>(stage.config.optimizer_with_versions(), stage.params);
   optim::StateMemory<P> state;
 
-  explicit Training(Stage const& s, bool narrow = false) : stage(s), state(s.config.optimizer, s.size(), narrow) {
-    for (std::int64_t age = 0; age < stage.config.optimizer.delay; ++age)
+  explicit Training(Stage const& s, bool narrow = false)
+      : stage(s), state(s.config.optimizer_with_versions(), s.size(), narrow) {
+    for (std::int64_t age = 0; age < stage.config.latest_delay(); ++age)
       Kokkos::deep_copy(state.newest(s.whole(), age), master);
   }
 
@@ -111,7 +113,7 @@ struct Training {
     optim::Piece<P> out{run, part(master), part(gradient)};
     if (P::has_master) out.storage = part(storage);
     state.bind(out);
-    if (auto const delay = stage.config.optimizer.delay; delay > 0) optim::aim_at_newest(out, delay);
+    if (auto const delay = stage.config.latest_delay(); delay > 0) optim::aim_at_newest(out, delay);
     return out;
   }
   static optim::UpdateStep step(int t) {
@@ -123,7 +125,7 @@ struct Training {
   }
   void update_piece(optim::UpdateStep const& of, optim::Piece<P> const& one) const {
     auto const& c = stage.config;
-    if (c.optimizer.delay > 1 || c.mixes_delays())
+    if (c.latest_delay() > 1 || c.mixes_delays())
       optim::update_versions(device::ExecSpace(), *optimizer, of, stage.params, one);
     else
       optimizer->update(device::ExecSpace(), of, one);
@@ -221,7 +223,7 @@ TEST(Optimizer, SgdFollowsTheFormula) {
 template <class P>
 std::map<std::string, Vec> arrays_of(Training<P> const& training) {
   std::map<std::string, Vec> out{{"master", test::host(training.master)}, {"gradient", test::host(training.gradient)}};
-  auto const names = config::state_of(training.stage.config.optimizer).arrays;
+  auto const names = config::state_of(training.stage.config.optimizer_with_versions()).arrays;
   for (std::size_t k = 0; k < names.size(); ++k) out[names[k].group()] = host(training.state.arrays()[k]);
   return out;
 }
@@ -369,11 +371,8 @@ TEST(Optimizer, EachDelayHasItsVersion) {
   auto const check = [](std::vector<int> const& delays) {
     auto c = test::tiny_gpt();
     c.model.tied_embeddings = false;
-    c.pipeline.delays = delays;
-    c.optimizer.delay = *std::max_element(delays.begin(), delays.end());
     auto without = c;
-    without.optimizer.delay = 0;
-    without.pipeline.delays.clear();
+    c.pipeline.delays = delays;
     Stage const late(c), at_once(without);
     Training<device::Fp32> training(late), plain(at_once);
     std::vector<Vec> versions{test::host(plain.master)};
@@ -384,7 +383,7 @@ TEST(Optimizer, EachDelayHasItsVersion) {
       auto const version = [&](std::int64_t age) {
         return versions[static_cast<std::size_t>(std::max<std::int64_t>(0, t - age))];
       };
-      for (std::int64_t age = 0; age < c.optimizer.delay; ++age)
+      for (std::int64_t age = 0; age < c.latest_delay(); ++age)
         expect_equal(late, "kept", test::host(training.state.newest(late.whole(), age)), version(age));
       auto const read = test::host(training.master);
       for (auto const& item : late.params.items()) {
