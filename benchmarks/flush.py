@@ -4,9 +4,10 @@
 
 usage: flush.py PROGRAM [--turns 7] [--sizes 4:4,8:8,8:16] [--pipedream] [--mpiexec mpiexec] [KEY=VALUE]...
 
-Two even stages on two cores, 2 microbatches (1 with --pipedream: delays by stage, SOSP 2019): runs with pipeline.flush =
-"always" and "never" in turn, the medians of their steps, and their quotient beside the ideal one, m / (m + pp - 1).
-Then, for sizes (pipeline ranks and microbatches), the quotient by simulation, from the bubbles that p3d --check prints.
+Two even stages on two cores, 2 microbatches (1 with --pipedream: delays by stage, SOSP 2019): runs with
+pipeline.flush = "always" and "never" in turn, the medians of their steps, and their quotient beside the ideal one,
+m / (m + pp - 1). Then, for sizes (pipeline ranks and microbatches), the quotient by simulation, from the bubbles that
+p3d --check prints.
 """
 import argparse
 import csv

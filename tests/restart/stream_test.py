@@ -85,7 +85,8 @@ class Streams(unittest.TestCase):
                 words = [*self.keys, "optimizer.lr=1e30", "run.steps=8", f"checkpoint.every={every}",
                          f"run.output_dir={output}", f"pipeline.flush={flush}"]
                 done = subprocess.run([*program.MPIEXEC, str(self.ranks), program.PROGRAM, "input.toml", *words],
-                                      cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
+                                      cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                                      timeout=300)
                 self.assertEqual(done.returncode, 4, done.stdout + done.stderr)
                 rows[flush] = self.history(output), re.search(r"at step (\d+)", done.stdout + done.stderr)[1]
             self.assertEqual(rows["never"], rows["always"], every)
