@@ -409,7 +409,7 @@ MODEL = [
 # Gradients that are late by one update (optimizer.delay).
 LATE = [
     ("rank_memory.cpp", "optim::age_versions(rank_->exec, unit.params.layout(), piece);", "", "engine_delay_np1"),
-    ("rank_memory.cpp", "shows_newest_ ? 0 : std::min(s.delay, updates_kept_)", "0", "engine_delay_np1"),
+    ("rank_memory.cpp", "shows_newest_ ? 0 : std::min(s.delay, updates_kept_)", "0", "engine_delay_np2"),
     ("rank_memory.cpp", "std::min(s.delay, updates_kept_)", "s.delay", "engine_delay_np1"),
     ("rank_memory.cpp", "if (std::exchange(counted_update_, update) != update) ", "", "engine_pipedream_np2"),
     ("rank_memory.cpp", "Kokkos::deep_copy(rank_->exec, older, piece.replaced_master);", "{}", "engine_pipedream_np1"),
