@@ -19,9 +19,6 @@ namespace p3d::config {
 
 namespace {
 
-/// True where delays follow from the stages.
-bool from_stages(Config const& c) { return c.pipeline.delays.empty() && c.pipeline.schedule == "pipedream"; }
-
 std::int64_t delay_of_stage(Config const& c, std::int64_t stage) {
   auto const m = std::max<std::int64_t>(1, c.batch.microbatches);
   return (c.parallel.pp - 1 - stage + m - 1) / m;
@@ -44,8 +41,10 @@ std::int64_t stage_of(Config const& c, std::int64_t layer) {
 
 }  // namespace
 
+bool delays_follow_stages(Config const& c) { return c.pipeline.delays.empty() && c.pipeline.schedule == "pipedream"; }
+
 std::int64_t Config::delay_of(std::int64_t layer) const {
-  if (from_stages(*this)) return delay_of_stage(*this, stage_of(*this, layer));
+  if (delays_follow_stages(*this)) return delay_of_stage(*this, stage_of(*this, layer));
   auto const& delays = pipeline.delays;
   if (delays.empty()) return optimizer.delay;
   auto const parts = static_cast<std::int64_t>(delays.size());
@@ -54,13 +53,13 @@ std::int64_t Config::delay_of(std::int64_t layer) const {
 }
 
 std::int64_t Config::latest_delay() const {
-  if (from_stages(*this)) return delay_of_stage(*this, 0);
+  if (delays_follow_stages(*this)) return delay_of_stage(*this, 0);
   auto const& delays = pipeline.delays;
   return delays.empty() ? optimizer.delay : *std::max_element(delays.begin(), delays.end());
 }
 
 bool Config::mixes_delays() const {
-  if (from_stages(*this)) return parallel.pp > 1;
+  if (delays_follow_stages(*this)) return parallel.pp > 1;
   auto const& delays = pipeline.delays;
   return std::any_of(delays.begin(), delays.end(), [&](int d) { return d != delays.front(); });
 }
@@ -91,7 +90,7 @@ void check_delays(Check const& c) {
   auto const& config = c.config;
   auto const& delays = config.pipeline.delays;
   if (!c.known({key, schedule, "model.layers", "parallel.pp", "batch.microbatches"})) return;
-  bool const own = from_stages(config);
+  bool const own = delays_follow_stages(config);
   if (!own && delays.empty()) return;
   std::string_view const cause = own ? schedule : key;
   auto const n = static_cast<std::int64_t>(delays.size());

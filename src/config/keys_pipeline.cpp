@@ -15,18 +15,26 @@ namespace p3d::config {
 
 namespace {
 
+/// Reads the whole numbers of a list.
+MaybeMismatch read_integers(toml::array const& list, IntegerRange range, std::vector<int>& out) {
+  std::vector<int> numbers;
+  auto const read_one = [&](toml::node const& element) {
+    std::int64_t value = 0;
+    auto mismatch = read_integer(element, range, value);
+    numbers.push_back(static_cast<int>(value));
+    return mismatch;
+  };
+  if (auto mismatch = read_list(list, read_one)) return mismatch;
+  out = std::move(numbers);
+  return {};
+}
+
 /// Reads pipeline.layers_per_stage.
 MaybeMismatch read_layers_per_stage(toml::node const& node, std::string const&, Config& config) {
   auto& pipeline = config.pipeline;
   if (auto const* list = node.as_array()) {
     std::vector<int> layers;
-    auto const read_one = [&](toml::node const& element) {
-      std::int64_t value = 0;
-      auto mismatch = read_integer(element, {0, limits::layers}, value);
-      layers.push_back(static_cast<int>(value));
-      return mismatch;
-    };
-    if (auto mismatch = read_list(*list, read_one)) return mismatch;
+    if (auto mismatch = read_integers(*list, {0, limits::layers}, layers)) return mismatch;
     if (layers.empty())
       return Mismatch{&node, "an empty list", "give one number of layers for each of the parallel.pp stages"};
     pipeline.layer_split = LayerSplit::list;
@@ -47,16 +55,7 @@ MaybeMismatch read_delays(toml::node const& node, std::string const&, Config& co
   auto const* list = node.as_array();
   if (list == nullptr)
     return Mismatch{&node, "no list", "use a list of updates by which layers are late, such as [3, 2, 1, 0]"};
-  std::vector<int> delays;
-  auto const read_one = [&](toml::node const& element) {
-    std::int64_t value = 0;
-    auto mismatch = read_integer(element, {0, Optimizer::most_delay}, value);
-    delays.push_back(static_cast<int>(value));
-    return mismatch;
-  };
-  if (auto mismatch = read_list(*list, read_one)) return mismatch;
-  config.pipeline.delays = std::move(delays);
-  return {};
+  return read_integers(*list, {0, Optimizer::most_delay}, config.pipeline.delays);
 }
 
 /// The names of schedules: the generators of room schedule, as the build found them (P3D_GENERATORS is P3D_GENERATOR(x)
@@ -100,8 +99,7 @@ void add_pipeline(std::vector<Key>& table) {
             "microbatches whose weight gradients the last stage may put off until the pipeline empties; 0: none");
   s.choice("flush", &Pipeline::flush,
            "with optimizer.delay = 1 or schedule = \"pipedream\": whether the pipeline empties between steps; auto: "
-           "where it has to; never: refuse "
-           "what makes it");
+           "where it has to; never: refuse what makes it");
   s.add(
       "delays", fmt::format("list of integers from 0 to {}", Optimizer::most_delay),
       "updates by which the gradients of layers are late (PipeDream), each number for an equal part of the layers; []: "

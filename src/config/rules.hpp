@@ -22,6 +22,9 @@ void derive(Config& config, Sources& sources, int num_ranks);
 /// before derive() notes which keys memory.limit may choose.
 void apply_memory_preset(Config& config, Sources& sources);
 
+/// True where the updates by which layers are late follow from the stages (schedule "pipedream" without a list).
+bool delays_follow_stages(Config const& config);
+
 /// The things that a rule sees, and how it complains.
 struct Check {
   Config const& config;

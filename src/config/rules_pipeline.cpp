@@ -147,7 +147,7 @@ void check_flush(Check const& c) {
   constexpr auto key = "pipeline.flush";
   if (!c.known({key, "optimizer.delay", "pipeline.delays", "pipeline.schedule"})) return;
   if (c.config.pipeline.flush != Flush::never || c.config.latest_delay() > 0) return;
-  if (c.config.pipeline.schedule == "pipedream" && c.config.pipeline.delays.empty()) return;  // there is one stage
+  if (delays_follow_stages(c.config)) return;  // there is one stage
   c.error({key, "optimizer.delay"},
           "gradients that are late by one update (optimizer.delay = 1), or pipeline.schedule = \"pipedream\": else a "
           "step reads weights that the one before it makes at its end",
@@ -166,8 +166,7 @@ void check_post_validation(Check const& c) {
   auto const& config = c.config;
   refuse("model.moe.experts", config.model.moe.on(), "a model without experts: what they chose changes the next step",
          fmt::format("{} experts", config.model.moe.experts));
-  bool const own = config.pipeline.delays.empty() && config.pipeline.schedule == "pipedream";
-  bool const listed = !config.pipeline.delays.empty();
+  bool const own = delays_follow_stages(config), listed = !config.pipeline.delays.empty();
   refuse(own      ? "pipeline.schedule"
          : listed ? "pipeline.delays"
                   : "optimizer.delay",

@@ -181,4 +181,24 @@ std::vector<engine::StepResult> flushed(engine::Trainer<P>& trainer, int steps) 
   return out;
 }
 
+/// Trains with a flush behind each step, behind none, and behind the first two of each `period` steps.
+template <class P>
+void expect_flush_changes_no_bit(config::Config const& config, comm::Communicator const& world, int steps, int period) {
+  // One after the other: the memory that a node shares, and with it the order of sums, is the first one's.
+  auto const train = [&](auto const& run) {
+    engine::Trainer<P> trainer(config, world);
+    auto results = run(trainer);
+    return std::pair(std::move(results), state(trainer));
+  };
+  auto const [expected, end] = train([&](auto& trainer) { return flushed(trainer, steps); });
+  auto const flowing = train([&](auto& trainer) { return advance(trainer, steps); });
+  auto const at_times = train([&](auto& trainer) {
+    return advance(trainer, steps, [period](std::int64_t step) { return step % period < 2; });
+  });
+  expect_same(flowing.first, expected);
+  expect_same(at_times.first, expected);
+  EXPECT_TRUE(flowing.second == end);
+  EXPECT_TRUE(at_times.second == end);
+}
+
 }  // namespace p3d::test::late_gradients

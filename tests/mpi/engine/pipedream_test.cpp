@@ -160,21 +160,7 @@ TEST_F(PipeDream, FlushChangesNoBit) {
   auto const compare = [&]<class P>(P, Keys const& more) {
     for (auto const& [layout, delays] : streams(world.size())) {
       SCOPED_TRACE(fmt::format("{} {}", fmt::join(layout, " "), fmt::join(more, " ")));
-      auto const config = make_config(test::joined({layout, more}), world.size());
-      // One after the other: the memory that a node shares, and with it the order of sums, is the first one's.
-      auto const train = [&](auto const& run) {
-        engine::Trainer<P> trainer(config, world);
-        auto results = run(trainer);
-        return std::pair(std::move(results), state(trainer));
-      };
-      auto const [expected, end] = train([](auto& trainer) { return flushed(trainer, 11); });
-      auto const flowing = train([](auto& trainer) { return advance(trainer, 11); });
-      auto const at_times =
-          train([](auto& trainer) { return advance(trainer, 11, [](std::int64_t step) { return step % 6 < 2; }); });
-      expect_same(flowing.first, expected);
-      expect_same(at_times.first, expected);
-      EXPECT_TRUE(flowing.second == end);
-      EXPECT_TRUE(at_times.second == end);
+      expect_flush_changes_no_bit<P>(make_config(test::joined({layout, more}), world.size()), world, 11, 6);
     }
   };
   compare(device::Fp32(), {"run.precision=fp32"});
