@@ -5,8 +5,6 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/device/guard.hpp>
-#include <p3d/kernels/cross_entropy.hpp>
-#include <p3d/kernels/embedding.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -97,13 +95,8 @@ Decoder<P>::Decoder(config::Config const& c, layout::StageMap const& stages, int
       scratch_(&scratch),
       texts_(texts),
       final_norm_(c),
-      embedding_multiplier_(c.model.embedding_multiplier),
-      logits_scaling_(c.model.logits_scaling),
-      logits_softcap_(c.model.logits_softcap),
-      vocab_(divided_ ? parallel::vocab_shard(c.model.vocab_size, c.parallel.pp * tp.size(),
-                                              stages.pipeline_rank(stage) * tp.size() + tp.rank())
-                      : parallel::vocab_shard(c.model.vocab_size, tp)),
-      embedding_(c.replicates_embedding() ? parallel::whole_vocabulary(c.model.vocab_size) : vocab_),
+      embedding_(c, tp, stages.pipeline_rank(stage)),
+      head_(c, tp, vocabulary_block(c, tp, stages.pipeline_rank(stage))),
       cache_rows_(texts * cache_of(c).heads),
       key_columns_(capacity * cache_of(c).key),
       value_columns_(capacity * cache_of(c).value),
@@ -121,7 +114,7 @@ Decoder<P>::Decoder(config::Config const& c, layout::StageMap const& stages, int
   }
   bool const has_logits = divided_ ? stages.stages_of(stages.pipeline_rank(stage)).front() == stage : last_;
   if (has_logits)
-    logits_ = device::Owned1<S>("p3d::model::decoded_logits", static_cast<std::size_t>(texts * vocab_.rows));
+    logits_ = device::Owned1<S>("p3d::model::decoded_logits", static_cast<std::size_t>(texts * vocab().rows));
 }
 
 template <class P>
@@ -130,8 +123,7 @@ void Decoder<P>::forward(StageWeights<P> const& w) {
   auto const x = t.x();
   if (first_) {
     if (!divided_) embed(w);
-    if (w.positions.value.extent(0) > 0) kernels::position_forward<S>(tp_->exec, t.rows(), w.positions.value, x);
-    kernels::multiply<S>(tp_->exec, embedding_multiplier_, x, x);
+    embedding_.finish(w.positions, t.rows(), false, x);
   }
   auto const n = t.texts().begin ? 0 : t.rows().rows();
   auto const part = [&](device::Owned1<S> const& v) {
@@ -148,7 +140,7 @@ void Decoder<P>::forward(StageWeights<P> const& w) {
 
 template <class P>
 void Decoder<P>::embed(StageWeights<P> const& w) {
-  parallel::vocab_embedding_forward<S>(*tp_, embedding_, scratch_->tokens(), w.embedding.value, scratch_->x(), {});
+  embedding_.look_up(w.embedding, scratch_->tokens(), scratch_->x(), {});
 }
 
 template <class P>
@@ -170,20 +162,20 @@ void Decoder<P>::finish(StageWeights<P> const& w, std::span<int const> rows) {
   auto norm = t.final_norm();
   norm.y = final_rows(n);
   final_norm_.forward(tp_->exec, w.final_norm, picked, norm);
-  kernels::multiply<S>(tp_->exec, 1.0 / logits_scaling_, norm.y, norm.y);
+  head_.scale(norm.y, norm.y);
 }
 
 template <class P>
 std::vector<double> Decoder<P>::logits(StageWeights<P> const& w, std::int64_t n) {
-  P3D_REQUIRE(n * vocab_.rows <= static_cast<std::int64_t>(logits_.size()), "there are logits of one row of each text");
-  View2<S> const out(logits_.data(), n, vocab_.rows);
-  parallel::column_linear_forward<S>(*tp_, final_rows(n), w.head.value, View1<S const>(), out);
-  kernels::cap_logits<S>(tp_->exec, logits_softcap_, out);
+  P3D_REQUIRE(n * vocab().rows <= static_cast<std::int64_t>(logits_.size()),
+              "there are logits of one row of each text");
+  View2<S> const out(logits_.data(), n, vocab().rows);
+  head_.logits(w.head, final_rows(n), {}, out);
   auto const host = device::copy_to_host("p3d::model::logits", tp_->exec, out);
-  std::vector<double> result(static_cast<std::size_t>(n * vocab_.valid_rows));
+  std::vector<double> result(static_cast<std::size_t>(n * vocab().valid_rows));
   for (std::int64_t i = 0; i < n; ++i)
-    for (std::int64_t v = 0; v < vocab_.valid_rows; ++v)
-      result[static_cast<std::size_t>(i * vocab_.valid_rows + v)] = static_cast<double>(host(i, v));
+    for (std::int64_t v = 0; v < vocab().valid_rows; ++v)
+      result[static_cast<std::size_t>(i * vocab().valid_rows + v)] = static_cast<double>(host(i, v));
   return result;
 }
 

@@ -29,8 +29,7 @@ template <class P>
 void MtpBlock<P>::forward(MtpWeights<P> const& w, SharedEmbedding<P> const& embedding, LayerCall<P> const& c,
                           View2<S const> previous, MtpActivations<P> const& a) {
   auto const& exec = tp_->exec;
-  parallel::vocab_embedding_forward<S>(*tp_, embedding.shard, embedding.tokens, embedding.weight.value, a.embedded,
-                                       c.t.branch);
+  embedding.lookup.look_up(embedding.weight, embedding.tokens, a.embedded, c.t.branch);
   norm_.forward(exec, w.enorm, a.embedded, a.enorm());
   norm_.forward(exec, w.hnorm, previous, a.hnorm());
   Halves<S const> const weight(w.eh_proj.value);
@@ -59,8 +58,7 @@ View2<typename P::Storage> MtpBlock<P>::backward(MtpWeights<P> const& w, SharedE
   parallel::local_linear_backward_input<S>(*tp_, a.output, weight.hidden, a.hnorm_y);
   norm_.backward(exec, w.enorm, a.enorm_y, a.embedded, a.enorm(), Store::overwrite, a.embedded);
   norm_.backward(exec, w.hnorm, a.hnorm_y, previous, a.hnorm(), Store::overwrite, a.input);
-  parallel::vocab_embedding_backward<S, G>(*tp_, embedding.shard, embedding.tokens, a.embedded, c.t.branch,
-                                           embedding.weight.grad);
+  embedding.lookup.add_gradient(embedding.weight, embedding.tokens, a.embedded, c.t.branch);
   return a.input;
 }
 

@@ -6,9 +6,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/device/guard.hpp>
-#include <p3d/kernels/cross_entropy.hpp>
 #include <p3d/kernels/elementwise.hpp>
-#include <p3d/kernels/embedding.hpp>
 #include <p3d/parallel/share.hpp>
 
 #include <fmt/format.h>
@@ -29,71 +27,7 @@ void copy_tokens(device::ExecSpace const& exec, std::span<int const> from, View1
   device::copy_from_host<int>(exec, from, to);
 }
 
-/// The memory that `take` takes from the arena.
-template <class Take>
-MemoryPiece piece_of(device::Arena& arena, Take const& take) {
-  auto* const data = arena.take<std::byte>(0).data();
-  auto const before = arena.used();
-  take();
-  return {data, arena.used() - before};
-}
-/// An arena of that memory, from which it is taken anew.
-device::Arena opened(MemoryPiece const& piece) { return {piece.bytes, "p3d::model::piece", piece.data}; }
-
 }  // namespace
-
-template <class P>
-void Workspace<P>::take(device::Arena& arena) {
-  auto const& c = *config_;
-  auto const s = layout::block_sizes(c, rank, kernels::have_device_form());
-  parallel::take_all<S>(arena, s, block);
-  parallel::take_all<S>(arena, s, block.moe);
-  using Attention = parallel::ContextAttention<S>;
-  block.attention = std::make_shared<Attention>(Attention::take(arena, s.attention, layout::context_heads(c, rank.tp)));
-  remade.assign(static_cast<std::size_t>(recompute_.layers), {});
-  inputs.clear();
-  for (auto const& taken : layout::remade_buffers(recompute_, s.sequence)) {
-    auto const memory = parallel::take<S>(arena, taken.buffer, s);
-    if (taken.buffer == Buffer::stage_input)
-      parallel::set_view(inputs.emplace_back(), memory.data, memory.shape);
-    else
-      remade[static_cast<std::size_t>(taken.index)].bind(memory);
-  }
-  if (with_loss_) parallel::take_all<S>(arena, s, *this);
-  if (s.sequence) dfinal = block.dnorm = block.branch;
-  if (!recompute_.one_norm() || !s.norms_before) return;
-  for (auto& set : remade) {
-    // A norm makes its output at its place among the gathered rows.
-    if (s.sequence) set.norm1_y = device::rows(block.gathered, s.first_row, s.first_row + s.rows);
-    set.norm2_y = set.norm1_y;
-  }
-}
-
-template <class P>
-Workspace<P>::Workspace(config::Config const& c, RecomputeScratch const& recompute, bool with_loss,
-                        device::Arena& arena, int tp_rank, StageExchanges exchanges)
-    : config_(&c), recompute_(recompute), with_loss_(with_loss) {
-  rank = {tp_rank, exchanges.context ? exchanges.context->rank() : 0, c.model.seq_len};
-  exchanges_ = std::move(exchanges);
-  memory_ = piece_of(arena, [&] { take(arena); });
-  attach();
-}
-
-template <class P>
-void Workspace<P>::attach() {
-  if (exchanges_.context) block.attention->attach(ExecSpace(), *exchanges_.context);
-  block.moe.experts = exchanges_.experts;
-  block.moe.sample_ranks = exchanges_.sample_ranks;
-}
-
-template <class P>
-void Workspace<P>::shape(std::int64_t length) {
-  if (length == rank.length) return;
-  rank.length = length;
-  auto memory = opened(memory_);
-  take(memory);
-  attach();
-}
 
 template <class P>
 void Stage<P>::take_of_layer(layout::TakenBuffer const& taken, BlockSizes const& of_all, device::Arena& arena,
@@ -199,6 +133,8 @@ Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
       none_(layout::no_recompute(stages, stage)),
       forward_{scratch.forward, {}, {}},
       backward_{scratch.backward, {}, {}},
+      embedding_(c, tp, stages.pipeline_rank(stage)),
+      head_(c, tp, vocabulary_block(c, tp, stages.pipeline_rank(stage))),
       final_norm_(c) {
   P3D_REQUIRE(recompute_.num_layers() == stages.num_layers(stage), "it is known what each layer recomputes");
   P3D_REQUIRE(tp.sequence == c.parallel.sequence, "buffers and messages agree on who has which rows");
@@ -207,11 +143,11 @@ Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
   for (auto l = c.model.layers; last_ && l < c.model.all_layers(); ++l) mtp_.emplace_back(c, tp, static_cast<int>(l));
   auto const rebuild = [&] {
     rebuilt_memory_.push_back(
-        piece_of(arena, [&] { rebuilt_.push_back(take_rebuilt(place(c.model.seq_len), arena)); }));
+        MemoryPiece::of(arena, [&] { rebuilt_.push_back(take_rebuilt(place(c.model.seq_len), arena)); }));
   };
   for (int k = 0; k < sets.slots; ++k) {
     slot_memory_.push_back(
-        piece_of(arena, [&] { slots_.push_back(take_slot(recompute(k), place(c.model.seq_len), arena)); }));
+        MemoryPiece::of(arena, [&] { slots_.push_back(take_slot(recompute(k), place(c.model.seq_len), arena)); }));
     auto& slot = slots_.back();
     if (!offloads_ || sets.rebuilt == 0) continue;
     rebuild();
@@ -245,11 +181,6 @@ Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
   auto const tail =
       std::find_if(items.begin(), items.end(), [&](auto const& p) { return p.spec->layer >= stages.num_layers(); });
   layer_begin_.push_back(static_cast<std::size_t>(tail - items.begin()));
-
-  vocab_ = parallel::vocab_shard(c.model.vocab_size, tp);
-  embedding_ = c.replicates_embedding() ? parallel::whole_vocabulary(c.model.vocab_size) : vocab_;
-  if (first_)
-    embed_dropout_ = kernels::make_dropout(c.model.dropout, c.run.seed, "dropout.embed", c.model.embedding_multiplier);
 }
 
 template <class P>
@@ -258,7 +189,7 @@ void Stage<P>::shape(int slot, std::int64_t length) {
   if (length == 0) length = config_->model.seq_len;
   if (length == s.length) return;
   P3D_REQUIRE(stays_ && !offloads_ && s.rebuilt < 0, "a slot that is taken anew is free, and its memory its own");
-  auto piece = opened(slot_memory_[at(slot)]);
+  auto piece = slot_memory_[at(slot)].opened();
   s = take_slot(recompute(slot), place(length), piece);
 }
 
@@ -274,7 +205,7 @@ typename Stage<P>::RebuiltSet& Stage<P>::take_free_set(ActivationSlot& s, int nu
   s.rebuilt = number;
   auto& set = rebuilt_[at(number)];
   if (set.length != s.length) {
-    auto piece = opened(rebuilt_memory_[at(number)]);
+    auto piece = rebuilt_memory_[at(number)].opened();
     set = take_rebuilt(place(s.length), piece);
   }
   return set;
@@ -312,12 +243,8 @@ void Stage<P>::take_gradient(int slot, View2<S> gradient_of_next) {
 template <class P>
 void Stage<P>::embed(StageWeights<P> const& w, ActivationSlot& s, bool training) {
   auto const x = s.x.front();
-  auto const rows = own_rows(*tp_, s.rows);
-  if (!vocabulary_elsewhere_)
-    parallel::vocab_embedding_forward<S>(*tp_, embedding_, s.tokens, w.embedding.value, x,
-                                         forward_.scratch->block.branch);
-  if (w.positions.value.extent(0) > 0) kernels::position_forward<S>(tp_->exec, rows, w.positions.value, x);
-  kernels::dropout_in_place<S>(tp_->exec, rows, training ? embed_dropout_ : embed_dropout_.off(), x);
+  if (!vocabulary_elsewhere_) embedding_.look_up(w.embedding, s.tokens, x, forward_.scratch->block.branch);
+  embedding_.finish(w.positions, s.rows, training, x);
 }
 
 template <class P>
@@ -371,9 +298,9 @@ void Stage<P>::forward(StageWeights<P> const& w, int slot, bool training) {
   }
   if (!last_) return;
   final_norm_.forward(tp_->exec, w.final_norm, s.x.back(), s.final_norm());
-  kernels::multiply<S>(tp_->exec, 1.0 / config_->model.logits_scaling, s.final_norm_y, s.final_norm_y);
+  head_.scale(s.final_norm_y, s.final_norm_y);
   if (vocabulary_elsewhere_) return;
-  head_forward(w, head_of(s), forward_.scratch->loss_sum);
+  head_.forward(w.head, head_of(s), *forward_.scratch, forward_.scratch->loss_sum);
   if (training && s.predicts) predict(w, s);
 }
 
@@ -416,8 +343,8 @@ void Stage<P>::predict(StageWeights<P> const& w, ActivationSlot& s) {
   for (std::size_t k = 0; k < mtp_.size(); ++k) {
     auto& a = s.mtp[k];
     mtp_[k].forward(w.mtp[k], mtp_embedding(w, s, k), mtp_call(w, s, scratch, k), previous, a);
-    head_forward(w, head_of(a),
-                 Kokkos::subview(scratch.mtp_loss_sums, Kokkos::pair<std::size_t, std::size_t>(k, k + 1)));
+    head_.forward(w.head, head_of(a), scratch,
+                  Kokkos::subview(scratch.mtp_loss_sums, Kokkos::pair<std::size_t, std::size_t>(k, k + 1)));
     previous = a.final_norm_y;
   }
 }
@@ -455,7 +382,7 @@ void Stage<P>::backward(StageWeights<P> const& w, int slot, double loss_scale, R
     blocks_[i].backward(call, s.gradient);
     if (ready) ready(layer_begin_[i], layer_begin_[i + 1]);
   }
-  if (first_) finish_input_gradient(s);
+  if (first_) embedding_.finish_gradient(s.rows, s.gradient);
   if (first_) embed_backward(w, s, s.gradient);
   if (ready) ready(first_own_, layer_begin_.front());
 }
@@ -486,7 +413,8 @@ void Stage<P>::backward_input(StageWeights<P> const& w, int slot, double loss_sc
     owner.up = call.a.up;
     owner.qkv = call.a.qkv;
   }
-  if (first_ && vocabulary_elsewhere_) finish_input_gradient(s);  // the ranks of the embedding wait for it
+  // The ranks of a divided embedding wait for it.
+  if (first_ && vocabulary_elsewhere_) embedding_.finish_gradient(s.rows, s.gradient);
 }
 
 template <class P>
@@ -495,14 +423,14 @@ void Stage<P>::backward_weight(StageWeights<P> const& w, int slot, Ready const& 
   open(backward_, slot, s.rebuilt < 0 ? nullptr : &rebuilt_[at(s.rebuilt)], false);
   if (s.weight_input.data() != nullptr) backward_.x.front() = s.weight_input;
   if (last_) {
-    if (!vocabulary_elsewhere_) head_backward_weight(w, head_of(s), whole_head_input(head_of(s), *backward_.scratch));
+    if (!vocabulary_elsewhere_) head_.backward_weight(w.head, head_of(s), *backward_.scratch);
     if (ready) ready(layer_begin_.back(), end_of_own_);
   }
   for (int l = recompute_.num_layers(); l-- > 0;) {
     blocks_[at(l)].backward_weight(layer_call(w, s, backward_, l, RoutePass::training), backward_.x[at(l + 1)]);
     if (ready) ready(layer_begin_[at(l)], layer_begin_[at(l + 1)]);
   }
-  if (first_ && !vocabulary_elsewhere_) finish_input_gradient(s);
+  if (first_ && !vocabulary_elsewhere_) embedding_.finish_gradient(s.rows, s.gradient);
   if (first_) embed_backward(w, s, s.gradient);
   if (ready) ready(first_own_, layer_begin_.front());
   if (s.rebuilt < 0) return;
@@ -519,78 +447,39 @@ std::vector<std::vector<std::int64_t>> Stage<P>::take_expert_counts() {
 }
 
 template <class P>
-parallel::WholeRows<typename P::Storage> Stage<P>::whole_head_input(HeadUse const& use, Workspace<P>& scratch,
-                                                                    parallel::Gather how) const {
-  return parallel::start_gather_rows<S>(*tp_, use.input, scratch.block.gathered, how);
-}
-
-template <class P>
-void Stage<P>::head_forward(StageWeights<P> const& w, HeadUse const& use, View1<double> loss) {
-  auto& scratch = *forward_.scratch;
-  auto input = whole_head_input(use, scratch, parallel::Gather::in_chunks);
-  parallel::column_linear_forward<S>(*tp_, input, w.head.value, View1<S const>(), use.logits);
-  kernels::cap_logits<S>(tp_->exec, config_->model.logits_softcap, use.logits);
-  parallel::vocab_loss_forward<S>(*tp_, vocab_, use.logits, use.targets, {use.lse, scratch.row_max, scratch.sums},
-                                  loss);
-}
-
-template <class P>
 void Stage<P>::head_backward(StageWeights<P> const& w, ActivationSlot& s, double loss_scale, bool weights) {
   auto& exec = tp_->exec;
-  double const factor = 1.0 / config_->model.logits_scaling;
   auto const end_at_norm = [&](View2<S const> dy) {
     final_norm_.backward(exec, w.final_norm, dy, s.x.back(), s.final_norm(), kernels::Store::overwrite, s.gradient);
   };
   if (vocabulary_elsewhere_) {
-    if (factor == 1.0) return end_at_norm(s.head_gradient);
+    if (!head_.scales()) return end_at_norm(s.head_gradient);
     auto const scaled = own_rows(*tp_, backward_.scratch->block.branch);
-    kernels::multiply<S>(exec, factor, s.head_gradient, scaled);
+    head_.scale(s.head_gradient, scaled);
     return end_at_norm(scaled);
   }
   auto const of_blocks = predict_backward(w, s);
   auto const dy = head_input_gradient(w, head_of(s), loss_scale, weights);
-  kernels::multiply<S>(exec, factor, dy, dy);
+  head_.scale(dy, dy);
   if (of_blocks.data() != nullptr) kernels::add<S>(exec, View1<S const>(device::flat(of_blocks)), device::flat(dy));
   end_at_norm(dy);
 }
 
 template <class P>
-View2<typename P::Storage> Stage<P>::head_input_gradient(StageWeights<P> const& w, HeadUse const& use, double scale,
+View2<typename P::Storage> Stage<P>::head_input_gradient(StageWeights<P> const& w, HeadUse<P> const& use, double scale,
                                                          bool weights) {
   auto& scratch = *backward_.scratch;
-  parallel::WholeRows<S> input;
-  if (weights) input = whole_head_input(use, scratch);
-  parallel::vocab_loss_backward<S>(*tp_, vocab_, use.targets, use.lse, static_cast<typename P::Accumulate>(scale),
-                                   use.logits, config_->model.logits_softcap);
-  auto sum = parallel::column_linear_backward_input<S>(*tp_, use.logits, w.head.value, scratch.dfinal);
-  if (weights) head_backward_weight(w, use, std::move(input));
-  sum.wait();
+  head_.backward(w.head, use, scale, scratch, scratch.dfinal, weights);
   return own_rows(*tp_, scratch.dfinal);
 }
 
 template <class P>
-void Stage<P>::head_backward_weight(StageWeights<P> const& w, HeadUse const& use, parallel::WholeRows<S> input) {
-  parallel::linear_backward_weight<S, typename P::Gradient>(tp_->exec, use.logits, input.wait(), w.head.grad);
-}
-
-template <class P>
-void Stage<P>::finish_input_gradient(ActivationSlot& s) {
-  auto const rows = own_rows(*tp_, s.rows);
-  kernels::dropout_in_place<S>(tp_->exec, rows, embed_dropout_, s.gradient);
-}
-
-template <class P>
 void Stage<P>::embed_backward(StageWeights<P> const& w, ActivationSlot& s, View2<S> d) {
-  if (w.positions.grad.extent(0) > 0)
-    kernels::position_backward<S, typename P::Gradient>(tp_->exec, own_rows(*tp_, s.rows), d, w.positions.grad);
-  if (!vocabulary_elsewhere_)
-    parallel::vocab_embedding_backward<S, typename P::Gradient>(*tp_, embedding_, s.tokens, d,
-                                                                backward_.scratch->block.branch, w.embedding.grad);
+  embedding_.add_position_gradient(w.positions, s.rows, d);
+  if (!vocabulary_elsewhere_) embedding_.add_gradient(w.embedding, s.tokens, d, backward_.scratch->block.branch);
 }
 
-#define P3D_INSTANTIATE(P)      \
-  template struct Workspace<P>; \
-  template class Stage<P>;
+#define P3D_INSTANTIATE(P) template class Stage<P>;
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE
 

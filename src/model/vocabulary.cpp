@@ -14,8 +14,8 @@ VocabularyPart<P>::VocabularyPart(config::Config const& c, int pipeline_rank, pa
                                   device::Arena& arena, Workspace<P>& scratch)
     : ranks_(c.parallel.pp * c.parallel.tp),
       number_(pipeline_rank * tp.size() + tp.rank()),
-      shard_(parallel::vocab_shard(c.model.vocab_size, ranks_, number_)),
-      softcap_(c.model.logits_softcap),
+      embedding_(c, tp, pipeline_rank),
+      head_(c, tp, vocabulary_block(c, tp, pipeline_rank)),
       tp_(&tp),
       scratch_(&scratch) {
   auto const s = layout::block_sizes(c, scratch.rank);
@@ -34,51 +34,32 @@ void VocabularyPart<P>::copy(std::span<int const> from, View1<int> to) const {
 template <class P>
 void VocabularyPart<P>::embed_forward(StageWeights<P> const& w, int slot) {
   auto& s = embeds_[at(slot)];
-  parallel::vocab_embedding_forward<S>(*tp_, shard_, s.tokens, w.embedding.value, s.rows, scratch_->block.branch);
+  embedding_.look_up(w.embedding, s.tokens, s.rows, scratch_->block.branch);
 }
 
 template <class P>
 void VocabularyPart<P>::head_forward(StageWeights<P> const& w, int slot) {
   auto& s = heads_[at(slot)];
-  auto input = parallel::start_gather_rows<S>(*tp_, s.input, scratch_->block.gathered, parallel::Gather::in_chunks);
-  parallel::column_linear_forward<S>(*tp_, input, w.head.value, View1<S const>(), s.logits);
-  kernels::cap_logits<S>(tp_->exec, softcap_, s.logits);
-  A* const mine = s.parts.data() + number_ * part_size();
-  View1<A> const top(mine, tokens_);
-  kernels::logits_parts<S>(tp_->exec, s.logits, shard_.valid_rows, shard_.begin, s.targets, top, top,
-                           View2<A>(mine + tokens_, 2, tokens_));
+  head_.forward_parts(w.head, use_of(s), *scratch_, View1<A>(s.parts.data() + number_ * part_size(), part_size()));
 }
 
 template <class P>
 void VocabularyPart<P>::head_backward(StageWeights<P> const& w, int slot, bool counts, bool training, double loss_scale,
                                       std::function<void()> const& shared) {
   auto& s = heads_[at(slot)];
-  auto const top = scratch_->row_max;
-  auto const sums = scratch_->sums;
-  kernels::combine_parts<A>(tp_->exec, ranks_, s.parts, top, sums);
-  kernels::cross_entropy_loss<A>(tp_->exec, s.targets, top, sums, s.lse, counts ? scratch_->loss_sum : View1<double>());
+  head_.combine(ranks_, s.parts, use_of(s), *scratch_, counts ? scratch_->loss_sum : View1<double>());
   if (!training) return;
-  auto input = parallel::start_gather_rows<S>(*tp_, s.input, scratch_->block.gathered);
-  parallel::vocab_loss_backward<S>(*tp_, shard_, s.targets, s.lse, static_cast<A>(loss_scale), s.logits, softcap_);
   auto const whole = tp_->sequence ? scratch_->dfinal : s.gradient;
-  auto summed = parallel::column_linear_backward_input<S>(*tp_, s.logits, w.head.value, whole);
-  // With tensor parallelism the weight's GEMM hides its sum; without, the other ranks need not wait for that GEMM.
-  auto const weight = [&] {
-    parallel::linear_backward_weight<S, typename P::Gradient>(tp_->exec, s.logits, input.wait(), w.head.grad);
-  };
-  bool const sums_over_tp = tp_->size() > 1;
-  if (sums_over_tp) weight();
-  summed.wait();
-  if (tp_->sequence) Kokkos::deep_copy(tp_->exec, s.gradient, own_rows(*tp_, whole));
-  shared();
-  if (!sums_over_tp) weight();
+  head_.backward(w.head, use_of(s), loss_scale, *scratch_, whole, true, [&] {
+    if (tp_->sequence) Kokkos::deep_copy(tp_->exec, s.gradient, own_rows(*tp_, whole));
+    shared();
+  });
 }
 
 template <class P>
 void VocabularyPart<P>::embed_backward(StageWeights<P> const& w, int slot) {
   auto& s = gradients_[at(slot)];
-  parallel::vocab_embedding_backward<S, typename P::Gradient>(*tp_, shard_, s.tokens, s.rows, scratch_->block.branch,
-                                                              w.embedding.grad);
+  embedding_.add_gradient(w.embedding, s.tokens, s.rows, scratch_->block.branch);
 }
 
 #define P3D_INSTANTIATE(P) template class VocabularyPart<P>;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares two builds of p3d bit by bit: trains 20 steps in 12 layouts with each and compares the hashes of all weights
+"""Compares two builds of p3d bit by bit: trains 20 steps in 17 layouts with each and compares the hashes of all weights
 and moments. For a change that must not touch a number.
 
 usage: python3 tests/invariance/same_bits.py BEFORE AFTER [--all]      (two programs; needs h5py and mpiexec)
@@ -32,6 +32,17 @@ LAYOUTS = [  # ranks, overrides
     (6, ["parallel.dp=3", "parallel.tp=2"]),
     (8, ["parallel.dp=2", "parallel.tp=2", "parallel.pp=2", "pipeline.schedule=looped_bfs",
          "pipeline.virtual_stages=2"]),
+    # The forms of the embedding and of the output layer.
+    (4, ["parallel.pp=4", "pipeline.schedule=1f1b", "pipeline.vocab_parallel=true"]),
+    (4, ["parallel.pp=2", "parallel.tp=2", "parallel.sequence=true", "pipeline.schedule=zb_v",
+         "pipeline.vocab_parallel=true", "model.tied_embeddings=false", "model.dropout=0.1", "run.precision=bf16"]),
+    (2, ["parallel.tp=2", "parallel.sequence=true", "parallel.embedding=replicated", "model.dropout=0.1",
+         "model.tied_embeddings=false"]),
+    (4, ["parallel.pp=2", "parallel.tp=2", "pipeline.schedule=zb_h1", "model.mtp.depth=2",
+         "model.tied_embeddings=false", "model.position=rope"]),
+    (2, ["parallel.pp=2", "pipeline.schedule=zb_h1", "run.precision=bf16", "model.logits_softcap=20",
+         "model.logits_scaling=2", "model.embedding_multiplier=3", "model.position=rope",
+         "memory.recompute=full"]),
 ]
 
 

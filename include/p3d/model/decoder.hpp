@@ -4,8 +4,9 @@
 // Forward alone, without activation slots, targets and sequence parallelism; the layers are those of training.
 
 #include <p3d/model/block.hpp>
+#include <p3d/model/embedding.hpp>
+#include <p3d/model/head.hpp>
 #include <p3d/model/weights.hpp>
-#include <p3d/parallel/vocab.hpp>
 
 #include <p3d/device/arena.hpp>
 #include <p3d/layout/stages.hpp>
@@ -91,7 +92,7 @@ public:
   /// Looks up the scratch's tokens in the rank's part of the embedding. Where the vocabulary is divided over the
   /// pipeline, x is to be summed over it before the first stage runs.
   void embed(StageWeights<P> const& w);
-  parallel::VocabShard const& vocab() const { return vocab_; }
+  parallel::VocabShard const& vocab() const { return head_.block(); }
 
 private:
   bool first_, last_, divided_;
@@ -100,8 +101,8 @@ private:
   std::int64_t texts_;
   std::vector<TransformerBlock<P>> blocks_;
   NormLayer<P> final_norm_;
-  double embedding_multiplier_, logits_scaling_, logits_softcap_;
-  parallel::VocabShard vocab_, embedding_;
+  Embedding<P> embedding_;
+  Head<P> head_;
   std::int64_t cache_rows_, key_columns_, value_columns_;  ///< shapes of the caches of a layer
   device::Owned1<S> caches_;                               ///< keys, then values, of layer after layer
   device::Owned1<S> queries_, outputs_;                    ///< KeyValueCache, of as many rows as there are texts

@@ -17,7 +17,7 @@
 //   h^(k-1)                       the layer's input
 
 #include <p3d/model/block.hpp>
-#include <p3d/parallel/vocab.hpp>
+#include <p3d/model/embedding.hpp>
 
 #include <cstdint>
 
@@ -37,7 +37,7 @@ struct MtpActivations {
 template <class P>
 struct SharedEmbedding {
   Matrix<P> const& weight;
-  parallel::VocabShard const& shard;
+  Embedding<P> const& lookup;
   View1<int const> tokens;
 };
 

@@ -5,9 +5,11 @@
 // (weights.hpp). The stage knows nothing of schedules or of other stages.
 
 #include <p3d/model/block.hpp>
+#include <p3d/model/embedding.hpp>
+#include <p3d/model/head.hpp>
 #include <p3d/model/mtp.hpp>
 #include <p3d/model/weights.hpp>
-#include <p3d/parallel/vocab.hpp>
+#include <p3d/model/workspace.hpp>
 
 #include <p3d/device/arena.hpp>
 #include <p3d/layout/recompute.hpp>
@@ -22,70 +24,6 @@ namespace p3d::model {
 
 /// The samples of a microbatch and their rows.
 using TokenRows = kernels::TokenRows;
-
-using layout::RecomputeScratch;
-
-/// Memory that was taken from an arena and can be divided anew.
-struct MemoryPiece {
-  std::byte* data = nullptr;
-  std::size_t bytes = 0;
-};
-
-/// Scratch that all stages of a rank share, as only one of them runs at a time. A forward and a backward that
-/// interleave have one each.
-template <class P>
-struct Workspace {
-  using S = typename P::Storage;
-  /// Takes layout::workspace_bytes from `arena`. `with_loss`: the rank holds the last stage. `config` and whom
-  /// `exchanges` names must outlive the workspace.
-  Workspace(config::Config const& config, RecomputeScratch const& recompute, bool with_loss, device::Arena& arena,
-            int tp_rank, StageExchanges exchanges = {});
-  void set_balance(BalanceScales scales) { block.moe.scales = scales; }
-  void set_routes(RouteTap* routes) { block.moe.routes = routes; }
-  /// Says where losses are added up: loss(0) += that of each microbatch, and in training mtp_losses(k) += that of block
-  /// k of multi-token prediction. Call it before a last stage's forward.
-  void set_loss(View1<double> loss, View1<double> mtp_losses = {}) {
-    loss_sum = loss;
-    mtp_loss_sums = mtp_losses;
-  }
-  /// Sets d(loss) / d(sum of token losses) of each block of multi-token prediction, and the factor of the balancing
-  /// losses of their layers. Call it before a last stage's backward; with factor 0 that leaves the blocks out.
-  void set_mtp(std::vector<double> loss_scales, double factor) {
-    mtp_scales = std::move(loss_scales);
-    mtp_factor = factor;
-  }
-  /// Makes its views anew, in its own memory, for samples of `length` tokens, at most model.seq_len. No action reads
-  /// what another has left there.
-  void shape(std::int64_t length);
-
-  RankPlace rank;
-  BlockScratch<P> block;
-  /// dfinal [tokens, hidden], under sequence parallelism block.dnorm; row_max [tokens]; sums [2, tokens].
-  P3D_BUFFER_VIEWS(P3D_LOSS_BUFFERS)
-  View1<double> loss_sum, mtp_loss_sums;  ///< see set_loss()
-  std::vector<double> mtp_scales;         ///< see set_mtp()
-  double mtp_factor = 0.0;
-  /// Memory in which forward leaves what it discards, and B remakes it, by place in the group of layers.
-  std::vector<BlockActivations<P>> remade;
-  std::vector<View2<S>> inputs;  ///< inputs of layers that are remade, [n, hidden] each
-
-private:
-  void take(device::Arena& arena);
-  void attach();
-
-  config::Config const* config_;
-  RecomputeScratch recompute_;
-  bool with_loss_;
-  StageExchanges exchanges_;
-  MemoryPiece memory_;
-};
-
-/// The scratch of forwards and that of backwards: the same, unless they interleave.
-template <class P>
-struct StageScratch {
-  Workspace<P>* forward = nullptr;
-  Workspace<P>* backward = nullptr;
-};
 
 /// The layers of one stage and the memory of the microbatches in flight.
 template <class P>
@@ -236,27 +174,13 @@ private:
   /// Makes again what layers [begin, end), a group, discarded, in the places that open() has set.
   void remake(StageWeights<P> const& w, int slot, int begin, int end);
   void embed(StageWeights<P> const& w, ActivationSlot& slot, bool training);
-  /// Applies the embedding's dropout to the gradient of the input.
-  void finish_input_gradient(ActivationSlot& slot);
   void embed_backward(StageWeights<P> const& w, ActivationSlot& slot, View2<S> d);
+  /// From the head to the gradient of the layers' output; `weights`: the head's weight gradient adds up.
   void head_backward(StageWeights<P> const& w, ActivationSlot& slot, double loss_scale, bool weights);
-  /// One use of the head: the model's, or that of a block of multi-token prediction.
-  struct HeadUse {
-    View2<S> input;  ///< [n, hidden]
-    View1<int> targets;
-    View2<S> logits;
-    View1<typename P::Accumulate> lse;
-  };
-  static HeadUse head_of(ActivationSlot const& s) { return {s.final_norm_y, s.targets, s.logits, s.lse}; }
-  static HeadUse head_of(MtpActivations<P> const& a) { return {a.final_norm_y, a.targets, a.logits, a.lse}; }
-  /// loss(0) += the sum of the tokens' losses.
-  void head_forward(StageWeights<P> const& w, HeadUse const& use, View1<double> loss);
-  /// The gradient of the input, which lies in scratch. `scale`: d(loss) / d(sum of token losses).
-  View2<S> head_input_gradient(StageWeights<P> const& w, HeadUse const& use, double scale, bool weights);
-  /// The input of the head, on its way where tokens are divided.
-  parallel::WholeRows<S> whole_head_input(HeadUse const& use, Workspace<P>& scratch,
-                                          parallel::Gather how = parallel::Gather::whole) const;
-  void head_backward_weight(StageWeights<P> const& w, HeadUse const& use, parallel::WholeRows<S> input);
+  static HeadUse<P> head_of(ActivationSlot const& s) { return {s.final_norm_y, s.targets, s.logits, s.lse}; }
+  static HeadUse<P> head_of(MtpActivations<P> const& a) { return {a.final_norm_y, a.targets, a.logits, a.lse}; }
+  /// The gradient of the head's input, which lies in scratch.
+  View2<S> head_input_gradient(StageWeights<P> const& w, HeadUse<P> const& use, double scale, bool weights);
   /// Runs the blocks of multi-token prediction.
   void predict(StageWeights<P> const& w, ActivationSlot& slot);
   /// Returns the gradient of the model's h^0 that the blocks leave; empty without any.
@@ -291,9 +215,9 @@ private:
   std::vector<MemoryPiece> slot_memory_, rebuilt_memory_;
   std::vector<int> free_rebuilt_;
   Opened forward_, backward_;
-  parallel::VocabShard vocab_, embedding_;
+  Embedding<P> embedding_;
+  Head<P> head_;
   NormLayer<P> final_norm_;
-  kernels::Dropout embed_dropout_;
   /// The numbers that `ready` is told: parameters [layer_begin_[l], layer_begin_[l + 1]) belong to local layer l;
   /// before the first: embedding, after the last: head.
   std::vector<std::size_t> layer_begin_;

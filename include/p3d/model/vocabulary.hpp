@@ -8,9 +8,10 @@
 // matrix on each rank.
 
 #include <p3d/config/config.hpp>
-#include <p3d/model/stage.hpp>
+#include <p3d/model/embedding.hpp>
+#include <p3d/model/head.hpp>
 #include <p3d/model/weights.hpp>
-#include <p3d/parallel/vocab.hpp>
+#include <p3d/model/workspace.hpp>
 #include <p3d/device/arena.hpp>
 
 #include <array>
@@ -69,11 +70,13 @@ private:
   static std::size_t at(int slot) { return static_cast<std::size_t>(slot); }
   void copy(std::span<int const> from, View1<int> to) const;
 
+  static HeadUse<P> use_of(Slot const& s) { return {s.input, s.targets, s.logits, s.lse}; }
+
   std::array<Slot, 2> embeds_, gradients_, heads_;
   std::int64_t tokens_ = 0;
   int ranks_ = 1, number_ = 0;
-  parallel::VocabShard shard_;
-  double softcap_ = 0.0;  ///< the cap of logits; 0: none
+  Embedding<P> embedding_;
+  Head<P> head_;
   parallel::TensorParallel* tp_ = nullptr;
   Workspace<P>* scratch_ = nullptr;
 };
