@@ -3,7 +3,9 @@
 
 `p3d plan calibrate` measures the machine, then every layout is predicted, then it runs. The output is a table that
 `p3d plan grade` reads (own_runs.csv with own-N.toml, one cluster file for each number of ranks), and for each model and
-number of ranks whether the layout that is quickest was predicted to be. About ten minutes on two cores.
+number of ranks whether the layout that is quickest was predicted to be. Rows in bf16 have a cluster file of their own,
+whose sizes were measured in bf16. For memory it prints what the system found over what was predicted, of all ranks.
+About 40 minutes on two cores with --ranks 1,2,4,8 --most 12.
 """
 import argparse
 import csv
@@ -43,8 +45,20 @@ def layouts(ranks):
                    "parallel.order": "tp-cp-dp-pp", **more}
 
 
+def spread(found, most):
+    """At most so many of a list, at equal distances, the first and the last among them."""
+    if most < 2 or len(found) <= most:
+        return found
+    return [found[i * (len(found) - 1) // (most - 1)] for i in range(most)]
+
+
 def words(keys):
     return [f"{key}={value}" for key, value in keys.items()]
+
+
+def in_bytes(text):
+    number, unit = text.split()
+    return float(number) * {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}[unit]
 
 
 def p3d(options, ranks, *arguments):
@@ -59,16 +73,22 @@ def main():
     parser.add_argument("--mpiexec", default="mpiexec")
     parser.add_argument("--ranks", default="2,4")
     parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--most", type=int, default=0,
+                        help="at most so many layouts a number of ranks, spread over all of them; 0: all")
     parser.add_argument("--folder", type=pathlib.Path, default=pathlib.Path("runs/own_runs"))
     options = parser.parse_args()
     options.program = str(pathlib.Path(options.program).resolve())
     options.folder.mkdir(parents=True, exist_ok=True)
-    rows, groups = [], {}
+    rows, groups, memories = [], {}, []
     for ranks in map(int, options.ranks.split(",")):
-        cluster = f"own-{ranks}.toml"
-        print(p3d(options, ranks, "plan", "calibrate", "--out", cluster), flush=True)
-        for model, layout in itertools.product(MODELS, layouts(ranks)):
+        chosen = spread(list(layouts(ranks)), options.most)
+        for kind in sorted({layout.get("run.precision", "fp32") for layout in chosen}, reverse=True):
+            # Links are measured between two ranks at least.
+            out = f"own-{ranks}-{kind}.toml"
+            print(p3d(options, max(ranks, 2), "plan", "calibrate", "--out", out, "--types", kind), flush=True)
+        for model, layout in itertools.product(MODELS, chosen):
             keys = {**MODELS[model], **layout}
+            cluster = f"own-{ranks}-{layout.get('run.precision', 'fp32')}.toml"
             text = p3d(options, ranks, *words({**keys, **COMMON, "run.steps": options.steps, "plan.cluster": cluster,
                                                "run.output_dir": "run"}))
             found = re.search(r"Predicted ([0-9.e-]+) s a step.*measured ([0-9.e-]+) s", text)
@@ -76,6 +96,9 @@ def main():
                 print(f"{model} on {ranks}: {words(layout)}: " + " ".join(text.split())[-300:])
                 continue
             predicted, measured = map(float, found.groups())
+            memory = re.search(r"Memory of all ranks: ([0-9.]+ \w+) predicted, ([0-9.]+ \w+) found", text)
+            if memory:
+                memories.append((in_bytes(memory[2]) - in_bytes(memory[1])) / ranks / 2**20)
             group = f"{model} on {ranks}" + (", bf16" if layout.get("run.precision") else "")
             rows.append({"id": f"r{len(rows) + 1}", "group": group, "cluster": cluster[:-5], "measured_s": measured,
                          **keys})
@@ -97,6 +120,9 @@ def main():
         first, three = order[0][1], min(m for _, m, _ in order[:3])
         print(f"{group:<18} {len(found):>4} {statistics.mean(off):>6.1f} {statistics.median(off):>6.1f}"
               f" {max(off):>6.1f}  {place:>5}  {100 * (first / best - 1):.1f} %, {100 * (three / best - 1):.1f} %")
+    if memories:
+        print(f"\nmemory found beside that predicted, MiB a rank: {min(memories):.1f} to {max(memories):.1f}, "
+              f"median {statistics.median(memories):.1f}")
 
 
 main()

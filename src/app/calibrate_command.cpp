@@ -7,6 +7,7 @@
 #include "words.hpp"
 
 #include <p3d/base/enum_names.hpp>
+#include <p3d/base/log.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/base/timer.hpp>
 #include <p3d/comm/agree.hpp>
@@ -76,6 +77,12 @@ int run(comm::Communicator& world, run::MachineTrialOptions options, std::vector
   });
   if (root) {
     std::cout << '\n' << error_table(result) << std::flush;
+    constexpr double quiet = 0.05;
+    if (samples.disturbance > quiet)
+      base::warn_root(
+          fmt::format("the same work took {:.0f} % more or less from time to time, as if something else ran on "
+                      "this machine: calibrate once more when it is quiet",
+                      100 * samples.disturbance));
     say(fmt::format("Measured in {:.1f} s. Written: {}", watch.seconds(), out));
     say(fmt::format("Next: p3d plan INPUT --cluster {} --ranks {}", out, world.size()));
   }

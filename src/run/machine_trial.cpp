@@ -271,14 +271,14 @@ void time_attention(config::Precision precision, comm::Communicator& world, Time
   out.attention_operations = 4 * tokens * tokens * static_cast<double>(c.model.hidden) / 2;
 }
 
-/// The standard deviation of a rank's time for half a second of work, about a step, over the time. The work is
-/// GEMMs of side s.
+/// MachineSamples::jitter and disturbance, of half a second of work, about a step. The work is GEMMs of side s.
 template <class P>
-double time_jitter(comm::Communicator& world, Timer const& timer, double s) {
+void time_jitter(comm::Communicator& world, Timer const& timer, double s, plan::MachineSamples& out) {
   constexpr int times = 8;
   GemmTimer<P> gemm(timer, static_cast<std::int64_t>(s * s));
   auto const calls = std::clamp(std::ceil(0.5 / gemm.seconds({s, s, s})), 1.0, 1e4);
   double sum = 0, squares = 0;
+  std::vector<double> seconds, apart;
   for (int i = 0; i < times; ++i) {
     double mine = 0;
     timer.once(1, [&] {
@@ -288,10 +288,15 @@ double time_jitter(comm::Communicator& world, Timer const& timer, double s) {
       mine = watch.seconds();
     });
     sum += mine, squares += mine * mine;
+    seconds.push_back(mine);
   }
-  double const mean = sum / times;
-  double const sigma = mean > 0 ? std::sqrt(std::max(0.0, squares / times - mean * mean)) / mean : 0;
-  return collectives::all_reduce(world, sigma, comm::Reduction::max);
+  double const mean = sum / times, middle = base::median(seconds);
+  for (double t : seconds) apart.push_back(std::abs(t - middle));
+  constexpr double normal = 1.4826;  // standard deviation over median distance, of a normal distribution
+  double const usual = middle > 0 ? normal * base::median(apart) / middle : 0;
+  double const all = mean > 0 ? std::sqrt(std::max(0.0, squares / times - mean * mean)) / mean : 0;
+  out.jitter = collectives::all_reduce(world, usual, comm::Reduction::max);
+  out.disturbance = collectives::all_reduce(world, all, comm::Reduction::max);
 }
 
 /// The node of each rank.
@@ -433,7 +438,7 @@ plan::MachineSamples try_machine(MachineTrialOptions const& options, comm::Commu
       time_memory<P>(timer, out);
       say("attention");
       time_attention<P>(precision, world, timer, out);
-      out.jitter = time_jitter<P>(world, timer, out.gemms.front().even.front().m);
+      time_jitter<P>(world, timer, out.gemms.front().even.front().m, out);
     });
   }
   say("links");

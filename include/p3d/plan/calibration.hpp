@@ -50,18 +50,20 @@ struct GemmSamples {
 /// Everything that a calibration measures, the mean of all ranks, which work at the same time.
 struct MachineSamples {
   std::string name, device;
-  bool host = true;                  ///< kernels run on the host
-  std::int64_t units = 1;            ///< GemmRates::units
-  double sharers = 1;                ///< ranks that share a core; kernels were timed on ranks that did not
-  double memory = 0;                 ///< bytes of a rank
-  std::vector<GemmSamples> gemms;    ///< the first type is the one whose sizes are fitted
-  MemorySample stream;               ///< a sum of two long arrays
-  std::vector<MemorySample> layer;   ///< the kernels of a layer beside GEMMs, in arrays of several lengths
-  MemorySample permute;              ///< rows that are sorted and sorted back
-  double attention_operations = 0;   ///< of one forward of attention, masked scores left out
-  double attention_seconds = 0;      ///< of forward and backward, in the first type
-  double launch = 0;                 ///< seconds of a kernel that does nothing
-  double jitter = 0;                 ///< standard deviation of a rank's time for the same work, over the time
+  bool host = true;                 ///< kernels run on the host
+  std::int64_t units = 1;           ///< GemmRates::units
+  double sharers = 1;               ///< ranks that share a core; kernels were timed on ranks that did not
+  double memory = 0;                ///< bytes of a rank
+  std::vector<GemmSamples> gemms;   ///< the first type is the one whose sizes are fitted
+  MemorySample stream;              ///< a sum of two long arrays
+  std::vector<MemorySample> layer;  ///< the kernels of a layer beside GEMMs, in arrays of several lengths
+  MemorySample permute;             ///< rows that are sorted and sorted back
+  double attention_operations = 0;  ///< of one forward of attention, masked scores left out
+  double attention_seconds = 0;     ///< of forward and backward, in the first type
+  double launch = 0;                ///< seconds of a kernel that does nothing
+  double jitter = 0;                ///< standard deviation of a rank's time for the same work, over the time
+  /// Standard deviation with the timings that are far off, which jitter leaves out: something else ran meanwhile.
+  double disturbance = 0;
   std::vector<LevelSamples> levels;  ///< the closest first
 };
 
