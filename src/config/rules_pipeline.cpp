@@ -91,7 +91,7 @@ void check_schedule_keys(Check const& c) {
             fmt::format("virtual_stages {}", p.virtual_stages), "remove pipeline.virtual_stages");
 }
 
-/// Options that do not work yet with a divided vocabulary, or would be in its way.
+/// Options that do not work with a divided vocabulary, or would be in its way.
 void check_vocabulary(Check const& c) {
   constexpr auto key = "pipeline.vocab_parallel";
   if (!c.known({key, "parallel.pp"}) || !c.config.divides_vocabulary()) return;
@@ -100,28 +100,17 @@ void check_vocabulary(Check const& c) {
     auto const fix = fmt::format("set {} to false, or change {}", key, other);
     c.error({other, key}, std::move(expected), std::move(found), fix);
   };
-  auto const& m = c.config.memory;
   refuse(c.config.pipeline.schedule == "file", "pipeline.schedule",
          "a schedule that p3d makes where the vocabulary is divided over the pipeline", "schedule \"file\"");
-  refuse(m.shard == Shard::gradients || m.shard == Shard::parameters, "memory.shard",
-         "\"none\" or \"optimizer\" where the vocabulary is divided over the pipeline: its rows stay on their ranks",
-         fmt::format("shard \"{}\"", to_string(m.shard)));
-  refuse(m.reduce == MessageEvery::microbatch, "memory.reduce",
-         "reductions once a step where the vocabulary is divided over the pipeline", "reduce \"microbatch\"");
-  refuse(m.offloads_parameters(), "memory.offload_parameters",
-         "weights in memory where the vocabulary is divided over the pipeline",
-         fmt::format("offload_parameters \"{}\"", to_string(m.offload_parameters)));
-  refuse(m.offload_activations != OffloadTo::none, "memory.offload_activations",
-         "activations in memory where the vocabulary is divided over the pipeline",
-         fmt::format("offload_activations \"{}\"", to_string(m.offload_activations)));
+  refuse(c.config.memory.reduce == MessageEvery::microbatch, "memory.reduce",
+         "reductions once a step where the vocabulary is divided over the pipeline: its gradients and those of the "
+         "layers end at other times of a microbatch",
+         "reduce \"microbatch\"");
   refuse(c.config.batch.variable, "batch.variable",
          "samples of one length where the vocabulary is divided over the pipeline", "batch.variable = true");
   refuse(c.config.comm.overlap_experts, "comm.overlap_experts",
          "forwards and backwards that do not interleave where the vocabulary is divided over the pipeline",
          "comm.overlap_experts = true");
-  refuse(c.config.precision.pipeline != c.config.run.precision && c.config.precision.pipeline == Precision::bf16,
-         "precision.pipeline", "messages of full width where the vocabulary is divided over the pipeline",
-         "precision.pipeline = \"bf16\"");
 }
 
 /// Options that defer weight gradients already, or prevent it, exclude weight_deferral_limit.

@@ -243,7 +243,6 @@ private:
     if (free("memory.shard")) shards = {Shard::none};
     if (free("memory.shard") && dp > 1) shards = {Shard::none, Shard::optimizer, Shard::gradients, Shard::parameters};
     for (auto shard : shards) {
-      if (pipeline.vocabulary && shard >= Shard::gradients) continue;  // rows of the vocabulary stay on their ranks
       CandidateLayout c{.tp = static_cast<int>(tp),
                         .pp = static_cast<int>(pp),
                         .cp = static_cast<int>(cp),

@@ -15,6 +15,7 @@ Program refine(Program const& compute, std::vector<int> const& parts) {
   Program out;
   out.num_ranks = compute.num_ranks;
   out.num_microbatches = compute.num_microbatches;
+  out.divides_vocabulary = compute.divides_vocabulary;
   P3D_REQUIRE(!compute.tied, "stages are cut once");
   std::vector<int> first;  // by stage
   for (std::size_t s = 0; s < parts.size(); ++s) {
@@ -26,8 +27,13 @@ Program refine(Program const& compute, std::vector<int> const& parts) {
   out.ranks.resize(compute.ranks.size());
   for (std::size_t r = 0; r < compute.ranks.size(); ++r)
     for (Action const& a : compute.ranks[r]) {
-      P3D_REQUIRE(is_compute(a.op), "stages are cut before messages and reductions are added");
       auto const s = static_cast<std::size_t>(a.stage);
+      if (is_vocabulary(a.op)) {  // they name the rank's first stage, and have their slots
+        out.ranks[r].push_back(a);
+        out.ranks[r].back().stage = first[s];
+        continue;
+      }
+      P3D_REQUIRE(is_compute(a.op), "stages are cut before messages and reductions are added");
       for (int i = 0; i < parts[s]; ++i) {
         int const part = a.op == Op::forward ? i : parts[s] - 1 - i;
         out.ranks[r].push_back({a.op, first[s] + part, a.microbatch});

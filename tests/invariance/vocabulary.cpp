@@ -17,6 +17,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <filesystem>
+
 namespace {
 
 using namespace p3d;
@@ -40,9 +42,14 @@ config::Config make_config(Words const& model, Words const& layout, int ranks) {
 /// Layouts with pipelines, each with a schedule and with something that must go with it, in turn; `full`: each with all
 /// schedules.
 std::vector<Words> layouts(int ranks, bool full, std::size_t turn) {
+  auto const directory = fmt::format("memory.offload_dir={}", std::filesystem::temp_directory_path().string());
   std::vector<Words> const others{{},
                                   {"memory.recompute=full"},
                                   {"memory.shard=optimizer"},
+                                  {"memory.shard=gradients"},
+                                  {"memory.shard=parameters", "memory.shard_layers=2"},
+                                  {"memory.offload_activations=disk", directory},
+                                  {"memory.offload_parameters=disk", directory, "memory.shard_layers=1"},
                                   {"pipeline.lookahead=0", "parallel.order=pp-tp-cp-dp"},
                                   {"pipeline.layers_per_stage=cost", "memory.recompute=[\"attention\", \"norm\"]"},
                                   {"batch.micro=2"}};
@@ -54,7 +61,7 @@ std::vector<Words> layouts(int ranks, bool full, std::size_t turn) {
       for (int cp : {1, 2}) {
         if (ranks % (tp * cp * pp) != 0) continue;
         int const dp = ranks / (tp * cp * pp);
-        std::size_t const each = full ? schedules.size() : ranks == 2 ? 6 : 2;
+        std::size_t const each = full ? schedules.size() : ranks == 2 ? 10 : 3;
         for (std::size_t i = 0; i < each; ++i, ++turn) {
           auto words = others[turn % others.size()];
           if (dp * cp == 1) std::erase_if(words, [](auto const& w) { return w.starts_with("memory.shard"); });

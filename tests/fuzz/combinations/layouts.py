@@ -177,7 +177,6 @@ def vocabulary(f):
         return
     if f.theme == "pipeline" and d.chance(0.75) or d.chance(0.5):
         f.set(pipeline__vocab_parallel=True)
-        f.keys.pop("precision.pipeline", None)
         if not f.has("run.precision") and d.chance(0.4):  # sums of few bits show in which order they were made
             f.set(run__precision="bf16")
         if d.chance(0.5) and not f.has("model.load"):

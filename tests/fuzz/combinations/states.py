@@ -52,7 +52,7 @@ def shard(f):
     if f.dp * f.cp == 1:
         return
     kind = d.weighted({"optimizer": 4, "gradients": 3, "parameters": 4})
-    if f.has("pipeline.vocab_parallel") or f.has("comm.compress"):
+    if f.has("comm.compress"):
         kind = "optimizer"
     f.set(memory__shard=kind)
     if f.cp == 1 and f.dp > 2 and d.chance(0.4):
@@ -61,7 +61,7 @@ def shard(f):
         f.set(memory__shard_layers=d.among(2, 3))
     if kind == "parameters" and d.chance(0.6):
         f.set(memory__gather=d.among("step", "microbatch"))
-    if kind != "optimizer" and d.chance(0.3):
+    if kind != "optimizer" and not f.has("pipeline.vocab_parallel") and d.chance(0.3):
         f.set(memory__reduce="microbatch")
 
 
@@ -101,14 +101,13 @@ def offload(f):
     if not router and f.get("precision.moments") != "bf16" and d.chance(0.6):
         some = True
         f.set(memory__offload_optimizer=where)
-    if not router and f.get("memory.shard") in (None, "parameters") and not f.has("pipeline.vocab_parallel") \
-            and d.chance(0.5):
+    if not router and f.get("memory.shard") in (None, "parameters") and d.chance(0.5):
         some = True
         f.set(memory__offload_parameters=where)
         if d.chance(0.3):
             f.set(memory__gather=d.among("step", "microbatch"))
-    if not f.experts and f.microbatches >= 3 and not f.has("pipeline.vocab_parallel") \
-            and not f.has("memory.recompute_microbatches_kept") and (d.chance(0.5) or not some):
+    if not f.experts and f.microbatches >= 3 and not f.has("memory.recompute_microbatches_kept") \
+            and (d.chance(0.5) or not some):
         some = True
         f.set(memory__offload_activations=where)
     if some and d.chance(0.4):
@@ -118,8 +117,6 @@ def offload(f):
 def preset(f):
     d = f.draw
     names = ("none", "low", "medium", "high", "extreme", "basic", "standard", "aggressive")
-    if f.has("pipeline.vocab_parallel"):
-        names = ("low", "medium", "standard")
     f.set(memory__preset=d.among(*names))
 
 
