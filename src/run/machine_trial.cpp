@@ -29,8 +29,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <fstream>
+#include <thread>
 
 namespace p3d::run {
 namespace {
@@ -60,8 +62,12 @@ public:
     base::Stopwatch const watch;
     for (std::int64_t i = 0; i < calls && (all || works_); ++i) work();
     device::fence(ExecSpace(), "p3d::run::machine_trial");
-    double const seconds = all || works_ ? watch.seconds() : 0;
-    return collectives::all_reduce(*world_, seconds) / (all ? world_->size() : workers_) / static_cast<double>(calls);
+    double sum = all || works_ ? watch.seconds() : 0;
+    auto request = world_->all_reduce(&sum, 1, comm::Type::float64, comm::Reduction::sum);
+    // A rank without work sleeps: one that polls would take a part of the cores that are measured.
+    while (!all && !works_ && !request.test()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    request.wait();
+    return sum / (all ? world_->size() : workers_) / static_cast<double>(calls);
   }
   /// The seconds of a call of `work`: the median of some timings that are long enough. Collective.
   double operator()(std::function<void()> const& work, bool all = false) const {
