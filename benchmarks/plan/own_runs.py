@@ -2,10 +2,9 @@
 """How far predictions of p3d's own runs are off on this machine: python3 benchmarks/plan/own_runs.py
 
 `p3d plan calibrate` measures the machine, then every layout is predicted, then it runs. The output is a table that
-`p3d plan grade` reads (own_runs.csv with own-N.toml, one cluster file for each number of ranks), and for each model and
-number of ranks whether the layout that is quickest was predicted to be. Rows in bf16 have a cluster file of their own,
-whose sizes were measured in bf16. For memory it prints what the system found over what was predicted, of all ranks.
-About 40 minutes on two cores with --ranks 1,2,4,8 --most 12.
+`p3d plan grade` reads (own_runs.csv with own-N-TYPE.toml, a cluster file for each number of ranks and type), and for
+each model and number of ranks whether the layout that is quickest was predicted to be. For memory it prints what the
+system found over what was predicted, of all ranks. About 40 minutes on two cores with --ranks 1,2,4,8 --most 12.
 """
 import argparse
 import csv
@@ -45,6 +44,10 @@ def layouts(ranks):
                    "parallel.order": "tp-cp-dp-pp", **more}
 
 
+def type_of(layout):
+    return layout.get("run.precision", "fp32")
+
+
 def spread(found, most):
     """At most so many of a list, at equal distances, the first and the last among them."""
     if most < 2 or len(found) <= most:
@@ -82,13 +85,13 @@ def main():
     rows, groups, memories = [], {}, []
     for ranks in map(int, options.ranks.split(",")):
         chosen = spread(list(layouts(ranks)), options.most)
-        for kind in sorted({layout.get("run.precision", "fp32") for layout in chosen}, reverse=True):
+        for kind in sorted(set(map(type_of, chosen)), reverse=True):
             # Links are measured between two ranks at least.
-            out = f"own-{ranks}-{kind}.toml"
-            print(p3d(options, max(ranks, 2), "plan", "calibrate", "--out", out, "--types", kind), flush=True)
+            print(p3d(options, max(ranks, 2), "plan", "calibrate", "--out", f"own-{ranks}-{kind}.toml",
+                      "--types", kind), flush=True)
         for model, layout in itertools.product(MODELS, chosen):
             keys = {**MODELS[model], **layout}
-            cluster = f"own-{ranks}-{layout.get('run.precision', 'fp32')}.toml"
+            cluster = f"own-{ranks}-{type_of(layout)}.toml"
             text = p3d(options, ranks, *words({**keys, **COMMON, "run.steps": options.steps, "plan.cluster": cluster,
                                                "run.output_dir": "run"}))
             found = re.search(r"Predicted ([0-9.e-]+) s a step.*measured ([0-9.e-]+) s", text)

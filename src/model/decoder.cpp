@@ -96,7 +96,7 @@ Decoder<P>::Decoder(config::Config const& c, layout::StageMap const& stages, int
       texts_(texts),
       final_norm_(c),
       embedding_(c, tp, stages.pipeline_rank(stage)),
-      head_(c, tp, vocabulary_block(c, tp, stages.pipeline_rank(stage))),
+      head_(c, tp, stages.pipeline_rank(stage)),
       cache_rows_(texts * cache_of(c).heads),
       key_columns_(capacity * cache_of(c).key),
       value_columns_(capacity * cache_of(c).value),

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/model/head.hpp>
 
+#include <p3d/model/embedding.hpp>
+
 #include <p3d/kernels/cross_entropy.hpp>
 #include <p3d/kernels/elementwise.hpp>
 
@@ -9,8 +11,11 @@
 namespace p3d::model {
 
 template <class P>
-Head<P>::Head(config::Config const& c, parallel::TensorParallel& tp, parallel::VocabShard const& block)
-    : tp_(&tp), block_(block), factor_(1.0 / c.model.logits_scaling), softcap_(c.model.logits_softcap) {}
+Head<P>::Head(config::Config const& c, parallel::TensorParallel& tp, int pipeline_rank)
+    : tp_(&tp),
+      block_(vocabulary_block(c, tp, pipeline_rank)),
+      factor_(1.0 / c.model.logits_scaling),
+      softcap_(c.model.logits_softcap) {}
 
 template <class P>
 void Head<P>::scale(View2<S const> x, View2<S> y) const {

@@ -134,7 +134,7 @@ Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
       forward_{scratch.forward, {}, {}},
       backward_{scratch.backward, {}, {}},
       embedding_(c, tp, stages.pipeline_rank(stage)),
-      head_(c, tp, vocabulary_block(c, tp, stages.pipeline_rank(stage))),
+      head_(c, tp, stages.pipeline_rank(stage)),
       final_norm_(c) {
   P3D_REQUIRE(recompute_.num_layers() == stages.num_layers(stage), "it is known what each layer recomputes");
   P3D_REQUIRE(tp.sequence == c.parallel.sequence, "buffers and messages agree on who has which rows");

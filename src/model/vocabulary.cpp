@@ -15,7 +15,7 @@ VocabularyPart<P>::VocabularyPart(config::Config const& c, int pipeline_rank, pa
     : ranks_(c.parallel.pp * c.parallel.tp),
       number_(pipeline_rank * tp.size() + tp.rank()),
       embedding_(c, tp, pipeline_rank),
-      head_(c, tp, vocabulary_block(c, tp, pipeline_rank)),
+      head_(c, tp, pipeline_rank),
       tp_(&tp),
       scratch_(&scratch) {
   auto const s = layout::block_sizes(c, scratch.rank);

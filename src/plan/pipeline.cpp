@@ -81,6 +81,10 @@ Division run_passes(config::Config const& c, schedule::Program compute, schedule
   return {std::move(stages), schedule::apply_passes(std::move(compute), options)};
 }
 
+double simulated_time(Division const& d, schedule::Execution const& execution, StageCosts const& costs) {
+  return simulate(d.program, costs(d.stages), execution).step_time;
+}
+
 schedule::VocabularyTimes vocabulary_times(PipelineCosts const& costs) {
   schedule::VocabularyTimes t;
   for (auto const& s : costs.stages) {
@@ -105,7 +109,7 @@ Division divide_vocabulary(config::Config const& c, schedule::Program const& com
   for (auto order : {schedule::VocabularyOrder::forwards_first, schedule::VocabularyOrder::backwards_first}) {
     options.vocabulary = {vocabulary_times(known), order, c.model.tied_embeddings};
     auto division = run_passes(c, compute, options);
-    double const time = simulate(division.program, costs(division.stages), execution).step_time;
+    double const time = simulated_time(division, execution, costs);
     if (best && least <= time) continue;
     least = time;
     best = std::move(division);
@@ -121,7 +125,7 @@ Division best_division(config::Config const& c, schedule::Program const& compute
   auto options = pass_options(c, execution);
   auto best = run_passes(c, compute, options);
   if (!execution.pairs) return best;
-  auto const time = [&](Division const& d) { return simulate(d.program, costs(d.stages), execution).step_time; };
+  auto const time = [&](Division const& d) { return simulated_time(d, execution, costs); };
   options.close_pairs = true;
   for (bool more_ahead : {false, true}) {
     options.exchange_pairs = more_ahead;

@@ -12,6 +12,7 @@
 #include <p3d/base/timer.hpp>
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/comm/agree.hpp>
+#include <p3d/comm/wait.hpp>
 #include <p3d/device/environment.hpp>
 #include <p3d/device/memory.hpp>
 #include <p3d/engine/backend.hpp>
@@ -29,10 +30,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <fstream>
-#include <thread>
 
 namespace p3d::run {
 namespace {
@@ -45,6 +44,25 @@ constexpr double least_seconds = 4e-3;  ///< the least time of one timing: short
 constexpr std::int64_t pool_bytes = std::int64_t{128} << 20;
 constexpr char const* where = "p3d plan calibrate";
 std::string const label = "p3d::run::machine_trial";
+
+/// Lets waits of a rank without work sleep while the object lives: one that polls would take a part of the cores that
+/// are measured.
+class SleepingWaits {
+public:
+  explicit SleepingWaits(bool sleeps) : before_(comm::wait_policy()) {
+    if (!sleeps) return;
+    auto policy = before_;
+    policy.spins = policy.yields = 0;
+    policy.sleep_min_us = policy.sleep_max_us = 1000;
+    comm::set_wait_policy(policy);
+  }
+  ~SleepingWaits() { comm::set_wait_policy(before_); }
+  SleepingWaits(SleepingWaits const&) = delete;
+  SleepingWaits& operator=(SleepingWaits const&) = delete;
+
+private:
+  comm::WaitPolicy before_;
+};
 
 /// Times work that ranks do together: as many on a node as it has cores. The others wait, since a rank that shares its
 /// with another one would be timed in its turn, or out of it.
@@ -62,12 +80,9 @@ public:
     base::Stopwatch const watch;
     for (std::int64_t i = 0; i < calls && (all || works_); ++i) work();
     device::fence(ExecSpace(), "p3d::run::machine_trial");
-    double sum = all || works_ ? watch.seconds() : 0;
-    auto request = world_->all_reduce(&sum, 1, comm::Type::float64, comm::Reduction::sum);
-    // A rank without work sleeps: one that polls would take a part of the cores that are measured.
-    while (!all && !works_ && !request.test()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    request.wait();
-    return sum / (all ? world_->size() : workers_) / static_cast<double>(calls);
+    double const seconds = all || works_ ? watch.seconds() : 0;
+    SleepingWaits const sleeping(!all && !works_);
+    return collectives::all_reduce(*world_, seconds) / (all ? world_->size() : workers_) / static_cast<double>(calls);
   }
   /// The seconds of a call of `work`: the median of some timings that are long enough. Collective.
   double operator()(std::function<void()> const& work, bool all = false) const {
@@ -283,8 +298,7 @@ void time_jitter(comm::Communicator& world, Timer const& timer, double s, plan::
   constexpr int times = 8;
   GemmTimer<P> gemm(timer, static_cast<std::int64_t>(s * s));
   auto const calls = std::clamp(std::ceil(0.5 / gemm.seconds({s, s, s})), 1.0, 1e4);
-  double sum = 0, squares = 0;
-  std::vector<double> seconds, apart;
+  std::vector<double> seconds;
   for (int i = 0; i < times; ++i) {
     double mine = 0;
     timer.once(1, [&] {
@@ -293,11 +307,16 @@ void time_jitter(comm::Communicator& world, Timer const& timer, double s, plan::
       device::fence(ExecSpace(), "p3d::run::machine_trial");
       mine = watch.seconds();
     });
-    sum += mine, squares += mine * mine;
     seconds.push_back(mine);
   }
-  double const mean = sum / times, middle = base::median(seconds);
-  for (double t : seconds) apart.push_back(std::abs(t - middle));
+  double const middle = base::median(seconds);
+  double sum = 0, squares = 0;
+  std::vector<double> apart;
+  for (double t : seconds) {
+    sum += t, squares += t * t;
+    apart.push_back(std::abs(t - middle));
+  }
+  double const mean = sum / times;
   constexpr double normal = 1.4826;  // standard deviation over median distance, of a normal distribution
   double const usual = middle > 0 ? normal * base::median(apart) / middle : 0;
   double const all = mean > 0 ? std::sqrt(std::max(0.0, squares / times - mean * mean)) / mean : 0;

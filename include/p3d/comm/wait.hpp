@@ -18,7 +18,7 @@
 
 namespace p3d::comm {
 
-/// How waiting is done. Set once per process, before the first communication.
+/// How waiting is done. Set before the first communication; later only between waits, by the thread that communicates.
 struct WaitPolicy {
   double timeout_s = 600.0;  ///< a single wait longer than this ends the run
   double start_s = 30.0;     ///< MPI_Init may take this long at least: processes do not start at the same time

@@ -34,10 +34,10 @@ class Head {
 public:
   using S = typename P::Storage;
   using A = typename P::Accumulate;
-  /// `block`: vocabulary_block(). `tp` must outlive it.
-  Head(config::Config const& config, parallel::TensorParallel& tp, parallel::VocabShard const& block);
+  /// `tp` must outlive it.
+  Head(config::Config const& config, parallel::TensorParallel& tp, int pipeline_rank);
 
-  parallel::VocabShard const& block() const { return block_; }
+  parallel::VocabShard const& block() const { return block_; }  ///< vocabulary_block()
 
   /// y = factor x, for the output of the final norm and for the gradient of that (model.logits_scaling); y may be x.
   void scale(View2<S const> x, View2<S> y) const;
