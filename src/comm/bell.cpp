@@ -25,7 +25,7 @@ std::vector<Bell*> bells;
 Bell* own = nullptr;
 
 /// Wakes a rank of this node if it sleeps.
-void ring_bell(int node_rank) {
+void wake(int node_rank) {
 #if defined(__linux__)
   auto* const bell = bells[static_cast<std::size_t>(node_rank)];
   if (bell->load(std::memory_order_relaxed) != asleep) return;
@@ -57,7 +57,12 @@ bool have_bells() { return own != nullptr; }
 // either the sleeper sees the news or the rank with news sees that it sleeps.
 void ring_bells(std::vector<int> const& node_ranks) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  for (int const rank : node_ranks) ring_bell(rank);
+  for (int const rank : node_ranks) wake(rank);
+}
+
+void ring_bell(int node_rank) {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  wake(node_rank);
 }
 
 void arm_bell() {
@@ -66,16 +71,17 @@ void arm_bell() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
-void sleep_on_bell(int microseconds) {
+bool sleep_on_bell(int microseconds) {
   timespec const pause{microseconds / 1000000, (microseconds % 1000000) * 1000L};
 #if defined(__linux__)
   if (own != nullptr) {
     // A signal ends the sleep early.
     syscall(SYS_futex, own, FUTEX_WAIT, static_cast<std::uint32_t>(asleep), &pause, nullptr, 0);
-    return;
+    return own->load(std::memory_order_relaxed) == awake;
   }
 #endif
   nanosleep(&pause, nullptr);
+  return false;
 }
 
 void disarm_bell() {

@@ -17,12 +17,14 @@ bool have_bells();
 
 /// Wakes the ranks among these (ranks of this node) that sleep. The news must have been written before.
 void ring_bells(std::vector<int> const& node_ranks);
+/// Wakes one rank of this node if it sleeps, as ring_bells() does.
+void ring_bell(int node_rank);
 
 /// Begins one sleep. A sleep has four steps: arm, look once more for news (a rank that has news from now on wakes this
 /// one), sleep until woken, but not longer than `microseconds`, and disarm in any case.
 void arm_bell();
-/// Sleeps until woken, at most `microseconds`.
-void sleep_on_bell(int microseconds);
+/// Sleeps until woken, at most `microseconds`. Returns true when another rank has woken this one.
+bool sleep_on_bell(int microseconds);
 /// Ends the sleep: nobody needs to wake this rank any more.
 void disarm_bell();
 

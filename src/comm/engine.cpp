@@ -45,4 +45,8 @@ bool advance_engines() {
   return moved;
 }
 
+bool engines_are_woken() {
+  return std::all_of(busy.begin(), busy.end(), [](Engine const* engine) { return engine->is_woken(); });
+}
+
 }  // namespace p3d::comm::detail

@@ -73,6 +73,8 @@ public:
   /// Makes `stream` wait for `work`, which is launched, while the host goes on. Only engines with a stream launch
   /// works.
   virtual void make_wait(void* stream, Work const& work);
+  /// True when the ranks that this one waits for wake it (bell.hpp) whenever it can go on.
+  virtual bool is_woken() const { return false; }
   /// Throws when no work will ever be done, because of an error that another operation's wait may have met first.
   virtual void require_working() const {}
 
@@ -83,5 +85,7 @@ private:
 /// Begins operations that have become ready (late_start.hpp) and advances every engine with work. True when anything
 /// moved.
 bool advance_engines();
+/// True when this rank is woken for the work of all engines.
+bool engines_are_woken();
 
 }  // namespace p3d::comm::detail

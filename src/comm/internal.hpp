@@ -48,6 +48,8 @@ struct CommRecord {
   Communicator::Accounting accounting;
   /// The ranks below and above on the ring, for exchanges with them; MPI_PROC_NULL: nobody.
   std::array<int, 2> neighbours{MPI_PROC_NULL, MPI_PROC_NULL};
+  /// The number of each rank on this node (node_memory.hpp); empty until a message needs it.
+  std::vector<int> numbers_on_node;
   std::unique_ptr<AllReducer> all_reducer;      ///< null: MPI reduces host memory
   std::unique_ptr<NcclEngine> nccl;             ///< null: MPI reads device memory itself
   int exceptions = std::uncaught_exceptions();  ///< exceptions in flight when the record was made
@@ -83,6 +85,7 @@ struct Pending {
   std::int64_t Communicator::Sent::*sent = nullptr;  ///< the counter to which work.sent is added
   std::vector<MPI_Request> parts;
   std::shared_ptr<SharedCall> shared;  ///< the call that carries this message and others; null: none
+  std::vector<int> peers;              ///< ranks that are woken when this one begins or ends its part, as it is by them
   std::vector<std::int64_t> receives;  ///< elements that each of the first parts, which receive, must bring
   std::vector<std::function<void()>> hooks;
   std::vector<std::shared_ptr<void>> keep;
@@ -96,6 +99,9 @@ bool test(Pending& pending);
 void wait(Pending& pending);
 /// Runs the hooks and releases the buffers that were kept alive.
 void finish(Pending& pending);
+
+/// Wakes a rank of a communicator if it sleeps on this node: a message to it, or from it, may move.
+void wake_peer(CommRecord& comm, int peer);
 
 /// Has an engine carry out `work`, as prepare() has set. Returns false when MPI must do it. `sent`: the counter for its
 /// bytes.

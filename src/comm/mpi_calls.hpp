@@ -31,4 +31,10 @@ void start(Pending& pending, char const* name, Call&& call) {
   pending.parts.push_back(part);
 }
 
+/// Notes that a message to or from `peer` has begun, and wakes the peer.
+inline void begin_with_peer(Pending& pending, int peer) {
+  pending.peers.push_back(peer);
+  wake_peer(*pending.comm, peer);
+}
+
 }  // namespace p3d::comm::detail

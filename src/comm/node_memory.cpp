@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <numeric>
 #include <utility>
 
 #include "bell.hpp"
@@ -165,6 +166,36 @@ NodePlace place_on_node() {
   NodePlace place = the_memory.place;
   if (ranks_per_node > 0) place.node += (place.rank / ranks_per_node) << 32;
   return place;
+}
+
+bool all_on_one_node() {
+  int size = 0;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  return static_cast<int>(the_memory.parts.size()) == size;
+}
+
+std::vector<int> numbers_on_node(MPI_Comm comm) {
+  MPI_Group group = MPI_GROUP_NULL, node = MPI_GROUP_NULL;
+  int size = 0;
+  MPI_Comm_size(comm, &size);
+  check(MPI_Comm_group(comm, &group), "MPI_Comm_group", "node");
+  check(MPI_Comm_group(the_memory.comm, &node), "MPI_Comm_group", "node");
+  std::vector<int> ranks(static_cast<std::size_t>(size)), numbers(ranks.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  check(MPI_Group_translate_ranks(group, size, ranks.data(), node, numbers.data()), "MPI_Group_translate_ranks",
+        "node");
+  MPI_Group_free(&group);
+  MPI_Group_free(&node);
+  for (int& number : numbers)
+    if (number == MPI_UNDEFINED) number = -1;
+  return numbers;
+}
+
+void wake_peer(CommRecord& comm, int peer) {
+  if (!have_bells() || peer < 0) return;
+  if (comm.numbers_on_node.empty()) comm.numbers_on_node = numbers_on_node(comm.mpi);
+  int const number = comm.numbers_on_node[static_cast<std::size_t>(peer)];
+  if (number >= 0) ring_bell(number);
 }
 
 std::byte* node_memory_of(std::int64_t node_rank) { return the_memory.parts[static_cast<std::size_t>(node_rank)]; }

@@ -5,10 +5,13 @@
 // which take seconds in all when ranks outnumber cores, and only all of its ranks at once could free it.) Each rank's
 // wake-up flag (bell.hpp) lies at the beginning of its part.
 
+#include <mpi.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace p3d::comm::detail {
 
@@ -26,6 +29,11 @@ struct NodePlace {
 };
 /// The place of this rank; as set_ranks_per_node() pretends, in tests.
 NodePlace place_on_node();
+
+/// True when all ranks of the run are on this node.
+bool all_on_one_node();
+/// The numbers on this node of a communicator's ranks; -1 for ranks on other nodes. Local.
+std::vector<int> numbers_on_node(MPI_Comm comm);
 
 /// The part of the window that belongs to a rank of this node.
 std::byte* node_memory_of(std::int64_t node_rank);

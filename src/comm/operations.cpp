@@ -20,6 +20,7 @@
 namespace p3d::comm {
 
 using detail::at;
+using detail::begin_with_peer;
 using detail::carrier;
 using detail::limit;
 using detail::mpi_op;
@@ -38,6 +39,7 @@ void start_send(detail::Pending& pending, void const* buffer, std::int64_t count
       return MPI_Isend(at(buffer, first, type), length, carrier(type), peer, tag, pending.comm->mpi, part);
     });
   });
+  begin_with_peer(pending, peer);
 }
 
 /// Starts the MPI calls that receive one message. Receives must come first among the parts of an operation
@@ -49,6 +51,7 @@ void start_receive(detail::Pending& pending, void* buffer, std::int64_t count, E
     });
     pending.receives.push_back(length);
   });
+  begin_with_peer(pending, peer);
 }
 
 }  // namespace

@@ -53,6 +53,7 @@ bool test(Pending& pending) {
 
 void finish(Pending& pending) {
   if (pending.sent != nullptr) pending.comm->accounting.sent.*pending.sent += pending.work.sent;
+  for (int const peer : pending.peers) wake_peer(*pending.comm, peer);
   auto const hooks = std::move(pending.hooks);
   for (auto const& hook : hooks) hook();
   pending.keep.clear();

@@ -67,6 +67,7 @@ public:
   bool advance() override;
   void enqueue(Work& work) override;
   bool idle() const override { return works_.empty(); }
+  bool is_woken() const override { return !team_.several_nodes && !team_.bells.empty(); }
 
 private:
   /// Counters at the beginning of a region, which the other members read.

@@ -83,6 +83,7 @@ std::pair<Request, Request> Communicator::start_pair(Message first, Message seco
   detail::begin_when_ready(leader, std::move(ready), [&leader, send = std::move(first), receive = std::move(second)] {
     check(send_receive(send, receive, leader.comm->mpi, &leader.shared->request), "MPI_Isendrecv", leader.comm->name);
     leader.shared->begun = true;
+    detail::begin_with_peer(leader, send.peer);
   });
   return out;
 }
@@ -131,6 +132,8 @@ std::vector<Request> Communicator::exchange_with_neighbours(std::vector<Message>
                                   leader.comm->mpi, &request),
           "MPI_Ineighbor_alltoallw", leader.comm->name);
     begun = true;
+    for (int const peer : leader.comm->neighbours)
+      if (peer != MPI_PROC_NULL) detail::begin_with_peer(leader, peer);
   });
   return out;
 }

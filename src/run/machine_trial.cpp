@@ -53,7 +53,7 @@ public:
     if (!sleeps) return;
     auto policy = before_;
     policy.spins = policy.yields = 0;
-    policy.sleep_min_us = policy.sleep_max_us = 1000;
+    policy.sleep_min_us = policy.sleep_max_us = policy.woken_max_us = 1000;
     comm::set_wait_policy(policy);
   }
   ~SleepingWaits() { comm::set_wait_policy(before_); }

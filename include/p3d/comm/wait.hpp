@@ -25,7 +25,8 @@ struct WaitPolicy {
   int spins = 200;           ///< first this many tests at full speed,
   int yields = 2000;         ///< then this many with a sched_yield after each (which lets a peer run on this core),
   int sleep_min_us = 20;     ///< then sleeps of a sixteenth of the time waited so far: never a wait more than
-  int sleep_max_us = 200;    ///< about 6 % longer than it had to be; within these limits
+  int sleep_max_us = 200;    ///< about 6 % longer than it had to be; within these limits.
+  int woken_max_us = 200;    ///< The longest sleep where the ranks that are waited for end it (all on one node)
 };
 void set_wait_policy(WaitPolicy policy);
 WaitPolicy wait_policy();
