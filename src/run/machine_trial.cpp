@@ -45,15 +45,16 @@ constexpr std::int64_t pool_bytes = std::int64_t{128} << 20;
 constexpr char const* where = "p3d plan calibrate";
 std::string const label = "p3d::run::machine_trial";
 
-/// Lets waits of a rank without work sleep while the object lives: one that polls would take a part of the cores that
-/// are measured.
+/// Lets waits of a rank without work sleep while the object lives: one that looks often would take a part of the cores
+/// that are measured.
 class SleepingWaits {
 public:
   explicit SleepingWaits(bool sleeps) : before_(comm::wait_policy()) {
     if (!sleeps) return;
     auto policy = before_;
     policy.spins = policy.yields = 0;
-    policy.sleep_min_us = policy.sleep_max_us = policy.woken_max_us = 1000;
+    policy.sleep_min_us = 1000;
+    policy.sleep_max_us = policy.woken_max_us = 20000;
     comm::set_wait_policy(policy);
   }
   ~SleepingWaits() { comm::set_wait_policy(before_); }
@@ -65,38 +66,38 @@ private:
 };
 
 /// Times work that ranks do together: as many on a node as it has cores. The others wait, since a rank that shares its
-/// with another one would be timed in its turn, or out of it.
+/// with another one would be timed in its turn, or out of it. They take part in no timing, only in what it has found.
 class Timer {
 public:
-  explicit Timer(comm::Communicator& world) : world_(&world), works_(works()) {
-    workers_ = static_cast<double>(collectives::all_reduce(world, std::int64_t{works_ ? 1 : 0}));
-  }
+  explicit Timer(comm::Communicator& world)
+      : world_(&world), workers_(world.split(works() ? 0 : -1, world.rank(), "timed-ranks")) {}
   static bool works() { return !device::on_host() || comm::node_share().rank < comm::node_share().cores; }
 
-  /// The mean over the working ranks of one timing of `work`, per call; with `all`, over all of them, which all work.
-  /// Collective.
-  double once(std::int64_t calls, std::function<void()> const& work, bool all = false) const {
-    world_->barrier().wait();
+  /// The mean over the working ranks of one timing of `work`, per call; 0 on the others. With `all`, all ranks work.
+  /// Collective over the ranks that work.
+  double once(std::int64_t calls, std::function<void()> const& work, bool all = false) {
+    if (!all && !works()) return 0;
+    auto& group = all ? *world_ : workers_;
+    group.barrier().wait();
     base::Stopwatch const watch;
-    for (std::int64_t i = 0; i < calls && (all || works_); ++i) work();
+    for (std::int64_t i = 0; i < calls; ++i) work();
     device::fence(ExecSpace(), "p3d::run::machine_trial");
-    double const seconds = all || works_ ? watch.seconds() : 0;
-    SleepingWaits const sleeping(!all && !works_);
-    return collectives::all_reduce(*world_, seconds) / (all ? world_->size() : workers_) / static_cast<double>(calls);
+    return collectives::all_reduce(group, watch.seconds()) / group.size() / static_cast<double>(calls);
   }
-  /// The seconds of a call of `work`: the median of some timings that are long enough. Collective.
-  double operator()(std::function<void()> const& work, bool all = false) const {
-    once(1, work, all);  // warms up
+  /// The seconds of a call of `work`: the median of some timings that are long enough. Collective over all ranks.
+  double operator()(std::function<void()> const& work, bool all = false) {
+    world_->barrier().wait();  // nobody prepares data any more
+    once(1, work, all);        // warms up
     auto const calls = std::clamp(std::ceil(least_seconds / std::max(once(1, work, all), 1e-9)), 1.0, 1e5);
     std::vector<double> seconds;
     for (int r = 0; r < rounds; ++r) seconds.push_back(once(static_cast<std::int64_t>(calls), work, all));
-    return base::median(std::move(seconds));
+    bool const has_worked = all || works();
+    return collectives::all_reduce(*world_, has_worked ? base::median(std::move(seconds)) : 0, comm::Reduction::max);
   }
 
 private:
   comm::Communicator* world_;
-  bool works_;
-  double workers_ = 1;
+  comm::Communicator workers_;  ///< invalid on ranks that only wait
 };
 
 /// Memory whose parts are given out in turn, so that the next operand does not lie in a cache.
@@ -127,7 +128,7 @@ public:
   using S = typename P::Storage;
   using Wide = typename P::Gradient;
 
-  GemmTimer(Timer const& timer, std::int64_t most) : timer_(&timer), a_(most), b_(most), c_(most) {
+  GemmTimer(Timer& timer, std::int64_t most) : timer_(&timer), a_(most), b_(most), c_(most) {
     kernels::fill<S>({}, a_.memory(), S(0.5));
     kernels::fill<S>({}, b_.memory(), S(0.25));
   }
@@ -157,14 +158,14 @@ private:
     else
       linalg::gemm<S, C>(exec, op_a, op_b, 1.0F, a, b, static_cast<float>(beta), c);
   }
-  Timer const* timer_;
+  Timer* timer_;
   Pool<S> a_, b_;
   Pool<Wide> c_;
 };
 
 /// The side of a square GEMM that takes some 30 ms: 256 doubled, up to 8192. The same on all ranks.
 template <class P>
-std::int64_t side_of(Timer const& timer) {
+std::int64_t side_of(Timer& timer) {
   constexpr double wanted = 0.03;
   for (std::int64_t side = 256;; side *= 2) {
     double const s = static_cast<double>(side);
@@ -174,7 +175,7 @@ std::int64_t side_of(Timer const& timer) {
 }
 
 template <class P>
-plan::GemmSamples time_gemms(config::Precision precision, bool sizes, Timer const& timer) {
+plan::GemmSamples time_gemms(config::Precision precision, bool sizes, Timer& timer) {
   auto const side = side_of<P>(timer);
   GemmTimer<P> gemm(timer, side * side + side);
   plan::GemmSamples out{.precision = precision, .even = {}, .unaligned = {}, .odd = {}};
@@ -220,7 +221,7 @@ kernels::TokenRows tokens_of(std::int64_t rows) { return {.samples = 1, .seq_len
 
 /// Kernels that wait for memory.
 template <class P>
-void time_memory(Timer const& timer, plan::MachineSamples& out) {
+void time_memory(Timer& timer, plan::MachineSamples& out) {
   using S = typename P::Storage;
   using A = typename P::Accumulate;
   constexpr std::int64_t width = 1024;
@@ -280,8 +281,7 @@ void time_memory(Timer const& timer, plan::MachineSamples& out) {
 }
 
 template <class P>
-void time_attention(config::Precision precision, comm::Communicator& world, Timer const& timer,
-                    plan::MachineSamples& out) {
+void time_attention(config::Precision precision, comm::Communicator& world, Timer& timer, plan::MachineSamples& out) {
   config::Config c;
   c.run.precision = precision;
   c.model.hidden = 1024, c.model.heads = c.model.kv_heads = 16;
@@ -294,7 +294,7 @@ void time_attention(config::Precision precision, comm::Communicator& world, Time
 
 /// MachineSamples::jitter and disturbance, of half a second of work, about a step. The work is GEMMs of side s.
 template <class P>
-void time_jitter(comm::Communicator& world, Timer const& timer, double s, plan::MachineSamples& out) {
+void time_jitter(comm::Communicator& world, Timer& timer, double s, plan::MachineSamples& out) {
   constexpr int times = 8;
   GemmTimer<P> gemm(timer, static_cast<std::int64_t>(s * s));
   auto const calls = std::clamp(std::ceil(0.5 / gemm.seconds({s, s, s})), 1.0, 1e4);
@@ -348,7 +348,7 @@ Nodes nodes_of(std::vector<report::RankPlacement> const& places) {
 }
 
 /// Times sums and messages between the ranks of a group, while all other groups do the same.
-plan::LevelSamples time_level(std::string name, std::int64_t size, comm::Communicator& group, Timer const& timer) {
+plan::LevelSamples time_level(std::string name, std::int64_t size, comm::Communicator& group, Timer& timer) {
   plan::LevelSamples out{
       .name = std::move(name), .size = size, .ranks = group.size(), .all_reduce = {}, .messages = {}};
   ExecSpace const exec;
@@ -451,7 +451,8 @@ plan::MachineSamples try_machine(MachineTrialOptions const& options, comm::Commu
   auto const memory = out.host ? static_cast<double>(engine::memory_limit().bytes) / node.ranks
                                : static_cast<double>(engine::gpu_room().total);
   out.memory = -collectives::all_reduce(world, -memory, comm::Reduction::max);
-  Timer const timer(world);
+  Timer timer(world);
+  std::optional<SleepingWaits> sleeping(std::in_place, !Timer::works());
   for (auto precision : options.precisions) {
     bool const first = precision == options.precisions.front();
     usual.run.precision = precision;
@@ -466,6 +467,7 @@ plan::MachineSamples try_machine(MachineTrialOptions const& options, comm::Commu
       time_jitter<P>(world, timer, out.gemms.front().even.front().m, out);
     });
   }
+  sleeping.reset();
   say("links");
   comm::open_node_memory();
   bool const nccl = engine::choose_nccl(usual, world);
