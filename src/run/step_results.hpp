@@ -60,8 +60,12 @@ private:
     base::Stopwatch const watch;
     auto const vote = vote_();
     bool const needed = is_needed_(trainer_->steps_done() + 1);
-    if (take([&] { return trainer_->advance(vote, !needed); }))
-      steps_.push_back({{}, watch.seconds(), trainer_->tokens_done(), trainer_->timers()});
+    if (!take([&] { return trainer_->advance(vote, !needed); })) return;
+    DoneStep done;
+    done.seconds = watch.seconds();
+    done.tokens = trainer_->tokens_done();
+    done.timers = trainer_->timers();
+    steps_.push_back(std::move(done));
   }
   /// Keeps the results of a call, or those that it leaves when it throws; false: it threw.
   template <class Call>

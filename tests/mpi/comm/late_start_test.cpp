@@ -109,7 +109,9 @@ TEST_P(LateStart, BroadcastsAndGathers) {
     barrier.wait();
     gather.wait();
     broadcast.wait();
-    if (p > 1) EXPECT_EQ(x, filled(root + 40));
+    if (p > 1) {
+      EXPECT_EQ(x, filled(root + 40));
+    }
     for (int r = 0; r < p; ++r) EXPECT_EQ(all[static_cast<std::size_t>(r)], r + root);
   }
 }
@@ -128,7 +130,9 @@ TEST_P(LateStart, MessagesRoundTheRing) {
                                   k == 0   ? first.place()
                                   : k == 2 ? third.place()
                                            : Place()));
-  if (p > 1) EXPECT_FALSE(first.done());
+  if (p > 1) {
+    EXPECT_FALSE(first.done());
+  }
   wait_all(requests);
   for (int k = 0; k < 3; ++k) EXPECT_EQ(in[k], filled(10 * k + left)) << k;
   EXPECT_EQ(cleared, filled(-2));
@@ -146,7 +150,9 @@ TEST_P(LateStart, ExchangesBetweenAll) {
   }
   world.exchange(sends, receives, Type::int64, 8, writes.place()).wait();
   for (int r = 0; r < p; ++r) {
-    if (r != me) EXPECT_EQ(in[static_cast<std::size_t>(r)], 100 * r + me);
+    if (r != me) {
+      EXPECT_EQ(in[static_cast<std::size_t>(r)], 100 * r + me);
+    }
   }
 }
 
@@ -168,7 +174,9 @@ TEST_P(LateStart, HoldsUpNobodyElse) {
   EXPECT_EQ(late.active(), p > 1);
   open = true;
   late.wait();
-  if (p > 1) EXPECT_EQ(slow, sum_of(0));
+  if (p > 1) {
+    EXPECT_EQ(slow, sum_of(0));
+  }
 }
 
 // MPI counts the barrier before it among the collectives of the communicator.
@@ -178,9 +186,13 @@ TEST_P(LateStart, ADuplicateComesAfterIt) {
   Kernel writes(x, filled(me), me % 2 == 0 ? 40 : 0);
   auto late = parent.all_reduce(x.data(), 5, Type::int64, Reduction::sum, writes.place());
   auto const copy = Communicator(parent.mpi(), "copy");
-  if (p > 1) EXPECT_TRUE(writes.done());
+  if (p > 1) {
+    EXPECT_TRUE(writes.done());
+  }
   late.wait();
-  if (p > 1) EXPECT_EQ(x, sum_of(0));
+  if (p > 1) {
+    EXPECT_EQ(x, sum_of(0));
+  }
 }
 
 // One rank alone: its peers would wait for the rest of the run.

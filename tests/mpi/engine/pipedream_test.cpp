@@ -305,9 +305,15 @@ TEST_F(PipeDream, SkippedUpdateMakesNoVersion) {
     EXPECT_TRUE(trainer.step().skipped());
     for (auto const& [name, arrays] : by_name(trainer)) {
       auto const parameter = name.substr(name.find('/'));
-      if (name.starts_with("previous_weights/")) EXPECT_EQ(arrays, before.at("parameters" + parameter)) << name;
-      if (name.starts_with("previous_weights.2/")) EXPECT_EQ(arrays, before.at("previous_weights" + parameter)) << name;
-      if (name.starts_with("parameters/")) EXPECT_EQ(arrays, before.at(name)) << name;
+      if (name.starts_with("previous_weights/")) {
+        EXPECT_EQ(arrays, before.at("parameters" + parameter)) << name;
+      }
+      if (name.starts_with("previous_weights.2/")) {
+        EXPECT_EQ(arrays, before.at("previous_weights" + parameter)) << name;
+      }
+      if (name.starts_with("parameters/")) {
+        EXPECT_EQ(arrays, before.at(name)) << name;
+      }
     }
   }
 }

@@ -227,7 +227,9 @@ TEST(BatchLoader, FollowsTheTargetsForMultiTokenPrediction) {
           sum += std::ranges::count_if(ahead(Expected(rank.loader.sampler(), samples.first(m)).targets, k),
                                        [](int t) { return t >= 0; });
         EXPECT_EQ(counted[k], sum);
-        if (k > 0) EXPECT_LT(counted[k], counted[k - 1]);
+        if (k > 0) {
+          EXPECT_LT(counted[k], counted[k - 1]);
+        }
       }
       EXPECT_TRUE(rank.load(0).mtp_targets.empty()) << "the last stage alone reads them";
       auto const evaluation = rank.loader.evaluation(0);

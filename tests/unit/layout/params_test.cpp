@@ -116,7 +116,9 @@ TEST(ParamTable, ABlockOfMultiTokenPrediction) {
   StageMap const stages({1, 1}, 2);
   for (auto const& spec : table.specs()) {
     bool const block = spec.name.starts_with("layers.2.") || spec.name.starts_with("layers.3.");
-    if (!block) EXPECT_EQ(spec.std, plain.find(spec.name).std) << spec.name;
+    if (!block) {
+      EXPECT_EQ(spec.std, plain.find(spec.name).std) << spec.name;
+    }
     if (!block) continue;
     EXPECT_TRUE(lives_on(spec, stages, 1)) << spec.name;
     EXPECT_FALSE(lives_on(spec, stages, 0)) << spec.name;
@@ -168,7 +170,9 @@ TEST(ParamTable, NormsThatAddOneBeginAtZero) {
   c.model.norm_offset = 1;
   auto const table = make_param_table(c);
   for (auto const& s : table.specs())
-    if (s.name.find("norm") != std::string::npos) EXPECT_EQ(s.init, Init::zeros) << s.name;
+    if (s.name.find("norm") != std::string::npos) {
+      EXPECT_EQ(s.init, Init::zeros) << s.name;
+    }
 }
 
 TEST(ParamTable, NormsOfQueriesAndKeys) {

@@ -451,7 +451,9 @@ TEST(OptimizerState, TheTableHasEachOptimizerOnceAndNoNameTwice) {
     EXPECT_TRUE(rows.insert({row.type, row.delay}).second);
     std::set<std::string> names{"parameters"};  // a checkpoint has a group of this name
     for (auto const& array : row.arrays) EXPECT_TRUE(names.insert(array.group()).second) << array.group();
-    if (row.delay > 0) EXPECT_EQ(row.arrays.back().group(), "previous_weights");
+    if (row.delay > 0) {
+      EXPECT_EQ(row.arrays.back().group(), "previous_weights");
+    }
   }
   EXPECT_EQ(rows.size(), (1 + config::Optimizer::most_delay) * enum_names(config::OptimizerType{}).size());
 }

@@ -70,11 +70,14 @@ TEST(PlanStream, NamesWhatMakesThePipelineEmpty) {
     auto const pipeline = plan::plan_pipeline(steps, {}, plan::execution);
     auto const made = plan::plan_stream(c, pipeline, plan::execution);
     EXPECT_FALSE(made.stream) << word;
-    if (c.latest_delay() > 0)
+    if (c.latest_delay() > 0) {
       EXPECT_NE(made.note.find("because of " + (word[0] == '"' ? "pipeline.schedule = " + word : word)),
                 std::string::npos)
           << made.note;
-    if (c.latest_delay() == 0) EXPECT_EQ(made.note, "");
+    }
+    if (c.latest_delay() == 0) {
+      EXPECT_EQ(made.note, "");
+    }
     c.pipeline.flush = config::Flush::never;
     try {
       plan::plan_stream(c, pipeline, plan::execution);

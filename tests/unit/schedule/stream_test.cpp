@@ -133,7 +133,9 @@ TEST(Stream, SlotsKeepTheirMicrobatches) {
           ASSERT_EQ(slot_of.at({a.stage, m}), a.slot) << to_string(a) << " in step " << t;
           if (makes_weight_gradient(a.op)) user.erase({a.stage, a.slot});
         }
-      if (!stream->last.empty()) EXPECT_TRUE(user.empty());
+      if (!stream->last.empty()) {
+        EXPECT_TRUE(user.empty());
+      }
     }
   }
 }
