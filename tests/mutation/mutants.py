@@ -241,6 +241,9 @@ SCHEDULE = [
 ]
 
 COMM = [
+    ("mpi_calls.hpp", "  wake_peer(*pending.comm, peer);\n", "", "comm_wake_np2"),
+    ("request.cpp", "for (int const peer : pending.peers) wake_peer(*pending.comm, peer);", "", "comm_wake_np2"),
+    ("wait.cpp", "        if (spin()) break;\n", "", "comm_wake_np2"),
     ("operations.cpp", "static_cast<MPI_Aint>(count_each) * static_cast<MPI_Aint>(size_of(type))",
      "static_cast<MPI_Aint>(length) * static_cast<MPI_Aint>(size_of(type))", "comm_operations_np2"),
     ("operations.cpp", "bool const in_place = in == at(out, rank() * count_each, type);",
