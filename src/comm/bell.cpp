@@ -25,7 +25,7 @@ std::vector<Bell*> bells;
 Bell* own = nullptr;
 
 /// Wakes a rank of this node if it sleeps.
-void wake(int node_rank) {
+void ring_bell(int node_rank) {
 #if defined(__linux__)
   auto* const bell = bells[static_cast<std::size_t>(node_rank)];
   if (bell->load(std::memory_order_relaxed) != asleep) return;
@@ -55,14 +55,9 @@ bool have_bells() { return own != nullptr; }
 
 // The order is: news before flag here, flag before news in arm_bell(). With a full fence between the two on both sides,
 // either the sleeper sees the news or the rank with news sees that it sleeps.
-void ring_bells(std::vector<int> const& node_ranks) {
+void ring_bells(std::span<int const> node_ranks) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  for (int const rank : node_ranks) wake(rank);
-}
-
-void ring_bell(int node_rank) {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  wake(node_rank);
+  for (int const rank : node_ranks) ring_bell(rank);
 }
 
 void arm_bell() {

@@ -5,6 +5,7 @@
 // lasts its full time.
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
 namespace p3d::comm::detail {
@@ -16,9 +17,7 @@ void close_bells();
 bool have_bells();
 
 /// Wakes the ranks among these (ranks of this node) that sleep. The news must have been written before.
-void ring_bells(std::vector<int> const& node_ranks);
-/// Wakes one rank of this node if it sleeps, as ring_bells() does.
-void ring_bell(int node_rank);
+void ring_bells(std::span<int const> node_ranks);
 
 /// Begins one sleep. A sleep has four steps: arm, look once more for news (a rank that has news from now on wakes this
 /// one), sleep until woken, but not longer than `microseconds`, and disarm in any case.

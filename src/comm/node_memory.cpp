@@ -195,7 +195,7 @@ void wake_peer(CommRecord& comm, int peer) {
   if (!have_bells() || peer < 0) return;
   if (comm.numbers_on_node.empty()) comm.numbers_on_node = numbers_on_node(comm.mpi);
   int const number = comm.numbers_on_node[static_cast<std::size_t>(peer)];
-  if (number >= 0) ring_bell(number);
+  if (number >= 0) ring_bells({&number, 1});
 }
 
 std::byte* node_memory_of(std::int64_t node_rank) { return the_memory.parts[static_cast<std::size_t>(node_rank)]; }

@@ -49,8 +49,7 @@ std::string const label = "p3d::run::machine_trial";
 /// that are measured.
 class SleepingWaits {
 public:
-  explicit SleepingWaits(bool sleeps) : before_(comm::wait_policy()) {
-    if (!sleeps) return;
+  SleepingWaits() : before_(comm::wait_policy()) {
     auto policy = before_;
     policy.spins = policy.yields = 0;
     policy.sleep_min_us = 1000;
@@ -91,8 +90,7 @@ public:
     auto const calls = std::clamp(std::ceil(least_seconds / std::max(once(1, work, all), 1e-9)), 1.0, 1e5);
     std::vector<double> seconds;
     for (int r = 0; r < rounds; ++r) seconds.push_back(once(static_cast<std::int64_t>(calls), work, all));
-    bool const has_worked = all || works();
-    return collectives::all_reduce(*world_, has_worked ? base::median(std::move(seconds)) : 0, comm::Reduction::max);
+    return collectives::all_reduce(*world_, base::median(std::move(seconds)), comm::Reduction::max);
   }
 
 private:
@@ -452,7 +450,8 @@ plan::MachineSamples try_machine(MachineTrialOptions const& options, comm::Commu
                                : static_cast<double>(engine::gpu_room().total);
   out.memory = -collectives::all_reduce(world, -memory, comm::Reduction::max);
   Timer timer(world);
-  std::optional<SleepingWaits> sleeping(std::in_place, !Timer::works());
+  std::optional<SleepingWaits> sleeping;
+  if (!Timer::works()) sleeping.emplace();
   for (auto precision : options.precisions) {
     bool const first = precision == options.precisions.front();
     usual.run.precision = precision;
