@@ -51,9 +51,9 @@ void progress_at(std::string const& work) {
 // alone, and 5 to 10 ms when every rank polls (MPI_Allreduce). When other programs load the cores, yields lose to
 // sleeps alone by up to 2 times; with uneven work between the reductions no difference could be measured.
 //
-// A rank that looks every 0.1 ms takes time, and caches, from those that work. With 4 ranks on 2 cores, and sleeps of
-// at most 5 ms for ranks that are woken, a GPT of 30 M in a pipeline of 4 stages ran 1.19 times as fast (2 stages and
-// dp 2: 1.10; 8 ranks as 4 stages and dp 2: 1.37; tp 4: 1.04; dp 4: 1.01).
+// A rank that looks every 0.1 ms takes time, and caches, from those that work. Measured once (the history has how):
+// with 4 ranks on 2 cores, and sleeps of at most 5 ms for ranks that are woken, a GPT of 30 M in a pipeline of 4 stages
+// ran 1.19 times as fast (2 stages and dp 2: 1.10; 8 ranks as 4 stages and dp 2: 1.37; tp 4: 1.04; dp 4: 1.01).
 WaitPolicy make_wait_policy(double timeout_s, int ranks_on_node, int cores) {
   WaitPolicy policy;
   policy.timeout_s = timeout_s;
