@@ -3,8 +3,8 @@
 
 `p3d plan calibrate` measures the machine, then every layout is predicted, then it runs. The output is a table that
 `p3d plan grade` reads (own_runs.csv with own-N-TYPE.toml, a cluster file for each number of ranks and type), and for
-each model and number of ranks whether the layout that is quickest was predicted to be. For memory it prints what the
-system found over what was predicted, of all ranks. About 40 minutes on two cores with --ranks 1,2,4,8 --most 12.
+each model and number of ranks whether the layout that is quickest was predicted to be. For memory it prints how far
+predictions were from what the system found. About 40 minutes on two cores with --ranks 1,2,4,8 --most 12.
 """
 import argparse
 import csv
@@ -101,7 +101,7 @@ def main():
             predicted, measured = map(float, found.groups())
             memory = re.search(r"Memory of all ranks: ([0-9.]+ \w+) predicted, ([0-9.]+ \w+) found", text)
             if memory:
-                memories.append((in_bytes(memory[2]) - in_bytes(memory[1])) / ranks / 2**20)
+                memories.append((in_bytes(memory[1]), in_bytes(memory[2]), ranks))
             group = f"{model} on {ranks}" + (", bf16" if layout.get("run.precision") else "")
             rows.append({"id": f"r{len(rows) + 1}", "group": group, "cluster": cluster[:-5], "measured_s": measured,
                          **keys})
@@ -124,8 +124,10 @@ def main():
         print(f"{group:<18} {len(found):>4} {statistics.mean(off):>6.1f} {statistics.median(off):>6.1f}"
               f" {max(off):>6.1f}  {place:>5}  {100 * (first / best - 1):.1f} %, {100 * (three / best - 1):.1f} %")
     if memories:
-        print(f"\nmemory found beside that predicted, MiB a rank: {min(memories):.1f} to {max(memories):.1f}, "
-              f"median {statistics.median(memories):.1f}")
+        off = [100 * abs(p / m - 1) for p, m, _ in memories]
+        more = [(m - p) / ranks / 2**20 for p, m, ranks in memories]
+        print(f"\nmemory: {statistics.mean(off):.1f} % off in the mean, median {statistics.median(off):.1f}, worst "
+              f"{max(off):.1f}; found beside predicted, MiB a rank: {min(more):.1f} to {max(more):.1f}")
 
 
 main()

@@ -106,6 +106,7 @@ void RankMemory<P>::allocate(ProviderFactory<P> const& provider) {
   auto const& plan = rank_->plan;
   auto const& here = rank_->here;
   auto const& pools = plan.pools[static_cast<std::size_t>(here.pp)];
+  kernels::take_workspaces();  // before the heap has holes that they would not leave for others
   // A pool begins as zeros: nobody writes the padding between parameters, and some whole weights are read before they
   // are written.
   auto const make_pool = [&](auto& pool, plan::Pool const& wanted, char const* label, void* memory) -> std::byte* {

@@ -4,14 +4,16 @@
 // leave most threads idle: there fixed blocks of rows are summed first, then 8 groups of blocks, then the groups.
 // Neither way depends on the number of threads or teams.
 
+#include <p3d/base/memory_sizes.hpp>
+
 #include "launch.hpp"
 
 namespace p3d::kernels {
 
-/// The size of the workspace in doubles: 8 MiB, on devices 64 MiB.
-inline constexpr std::int64_t column_workspace_size = std::int64_t(1) << (on_host ? 20 : 23);
-/// The workspace of partial sums, allocated on first use and kept until Kokkos ends. It serves one execution space at a
-/// time, and only one ColumnSums while that has partial sums in it.
+/// The size of the workspace in doubles.
+inline constexpr std::int64_t column_workspace_size = base::column_workspace_size(!on_host);
+/// The workspace of partial sums, allocated on first use or by take_workspaces(), and kept until Kokkos ends. It serves
+/// one execution space at a time, and only one ColumnSums while that has partial sums in it.
 View1<double> column_workspace();
 /// True while a ColumnSums has partial sums in the workspace; column_workspace() throws then.
 inline bool column_sums_wait = false;

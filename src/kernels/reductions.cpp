@@ -32,6 +32,11 @@ View1<double> column_workspace() {
   return storage;
 }
 
+void take_workspaces() {
+  sum_blocks();
+  column_workspace();
+}
+
 std::vector<double> take_sums(ExecSpace const& exec, View1<double> sums) {
   std::vector<double> out(sums.extent(0), 0.0);
   if constexpr (device::host_reaches_views) {

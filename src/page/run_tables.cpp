@@ -135,7 +135,7 @@ std::string memory_html(Runs const& runs) {
                                {"workspace", &plan::MemoryPrediction::workspace},
                                {"panels of 16-bit GEMMs", &plan::MemoryPrediction::panels},
                                {"staging of offloaded state", &plan::MemoryPrediction::staging},
-                               {"context and libraries of the GPU", &plan::MemoryPrediction::libraries},
+                               {"libraries (on GPUs with context)", &plan::MemoryPrediction::libraries},
                                {"offloaded (beside)", &plan::MemoryPrediction::offloaded},
                                {"offloaded activations (beside)", &plan::MemoryPrediction::offloaded_activations},
                                {"copy of a checkpoint (beside)", &plan::MemoryPrediction::checkpoint_copy}};

@@ -223,8 +223,9 @@ StatePools make_state_pools(config::Config const& config, layout::ParamTable con
 }
 
 std::string format(std::vector<MemoryPrediction> const& by_pipeline_rank) {
-  constexpr char const* row = "{:<8} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}\n";
-  auto out = fmt::format(row, "pp rank", "weights", "gradients", "optimizer", "activations", "workspace", "total");
+  constexpr char const* row = "{:<8} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}\n";
+  auto out = fmt::format(row, "pp rank", "weights", "gradients", "optimizer", "activations", "workspace", "libraries",
+                         "total");
   auto bytes = [](std::int64_t n) { return base::human_bytes(static_cast<double>(n)); };
   for (std::size_t first = 0; first < by_pipeline_rank.size();) {
     auto const& m = by_pipeline_rank[first];
@@ -232,7 +233,7 @@ std::string format(std::vector<MemoryPrediction> const& by_pipeline_rank) {
     while (last + 1 < by_pipeline_rank.size() && by_pipeline_rank[last + 1] == m) ++last;
     auto const who = first == last ? fmt::format("{}", first) : fmt::format("{}-{}", first, last);
     out += fmt::format(row, who, bytes(m.params), bytes(m.grads), bytes(m.optimizer), bytes(m.activations),
-                       bytes(m.workspace + m.panels + m.staging + m.libraries), bytes(m.total()));
+                       bytes(m.workspace + m.panels + m.staging), bytes(m.libraries), bytes(m.total()));
     first = last + 1;
   }
   return out;

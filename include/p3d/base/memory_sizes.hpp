@@ -35,6 +35,9 @@ constexpr std::int64_t attention_panel_bytes(std::int64_t keys, std::int64_t hea
 /// (comm/nccl.hpp). Longer buffers are added in segments.
 inline constexpr std::int64_t fixed_order_workspace = std::int64_t{16} << 20;
 
+/// The doubles in which a process adds up rows (kernels/column_sum.hpp): 8 MiB, on devices 64 MiB.
+constexpr std::int64_t column_workspace_size(bool on_device) { return std::int64_t{1} << (on_device ? 23 : 20); }
+
 /// The tokens that one thread counts and places one after the other when choices are sorted by expert.
 constexpr std::int64_t sorted_tokens(bool on_device) { return on_device ? 16 : 1024; }
 /// The integers that sorting choices by expert works in (kernels::sort_by_expert).

@@ -107,6 +107,9 @@ struct Segment {
 /// those of one call for each segment, with two launches for up to 64 segments. The host does not wait for the sum.
 template <class S>
 void add_sum_squares(ExecSpace const& exec, View1<S const> x, std::vector<Segment> const& segments, View1<double> sum);
+/// Allocates the memory in which kernels of this process add up (base::column_workspace_size); else the first of them
+/// does. It is kept until Kokkos ends.
+void take_workspaces();
 /// Returns the numbers that kernels have added to `sums` and clears `sums`. Waits for all work that `exec` was given
 /// before.
 std::vector<double> take_sums(ExecSpace const& exec, View1<double> sums);

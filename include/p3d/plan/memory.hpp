@@ -85,7 +85,7 @@ struct MemoryPrediction {
   std::int64_t workspace = 0;              ///< scratch, communication buffers, batch
   std::int64_t panels = 0;                 ///< in which the host's threads widen numbers of 16 bits
   std::int64_t staging = 0;                ///< through which offloaded state comes and goes
-  std::int64_t libraries = 0;              ///< on GPUs: the vendor's context and libraries (gpu_library_bytes)
+  std::int64_t libraries = 0;              ///< the process itself (host_library_bytes; on GPUs gpu_library_bytes)
   std::int64_t offloaded = 0;              ///< offloaded state (memory.offload_*); not part of the total
   std::int64_t offloaded_activations = 0;  ///< and activations: the room that is taken for them
   /// Beside these, in host memory: the copy from which a checkpoint is written while training goes on
@@ -98,6 +98,12 @@ struct MemoryPrediction {
   bool operator==(MemoryPrediction const&) const = default;
 };
 
+/// Bytes that a process takes on a host beside the model: the memory in which kernels add up, counted exactly, and what
+/// libraries take while they work: buffers of MPI, scratch memory and code of the GEMM library, pages of code.
+/// Measured: 12 to 20 MiB a rank with MPICH and oneDNN (benchmarks/plan/own_runs.py), the more the fewer ranks share
+/// code.
+inline constexpr std::int64_t host_library_bytes =
+    base::column_workspace_size(false) * static_cast<std::int64_t>(sizeof(double)) + (std::int64_t{16} << 20);
 /// Bytes that a process takes of a GPU before it makes a model: the vendor's context, the code of p3d and of libraries,
 /// the GEMM library's handle. Measured: 595 MiB on an H200 (CUDA 13.0, driver 580).
 inline constexpr std::int64_t gpu_context_bytes = std::int64_t{595} << 20;

@@ -71,7 +71,7 @@ TEST(RunPlan, CountsTheMemoryOfNccl) {
   std::vector<std::string> const one{"parallel.tp=1"}, two{"parallel.tp=2"},
       any_order{"parallel.tp=2", "run.deterministic=false"};
   std::int64_t const mib = std::int64_t{1} << 20;
-  EXPECT_EQ(libraries(two, {}), 0);
+  EXPECT_EQ(libraries(two, {}), plan::host_library_bytes);
   EXPECT_EQ(libraries(one, nccl), libraries(two, mpi));
   EXPECT_EQ(libraries(any_order, nccl), libraries(two, mpi) + 256 * mib);
   EXPECT_EQ(libraries(two, nccl), libraries(two, mpi) + (256 + 16) * mib);

@@ -91,13 +91,14 @@ TEST(Memory, TheCopyOfACheckpointIsDividedOverReplicas) {
 }
 
 TEST(Memory, TableGroupsEqualNeighbours) {
-  plan::MemoryPrediction const edge{1024, 1024, 2048, 512, 100}, middle{1024, 1024, 2048, 0, 0};
-  EXPECT_EQ(edge.total(), 4708);
+  plan::MemoryPrediction edge{1024, 1024, 2048, 512, 100}, middle{1024, 1024, 2048, 0, 0};
+  edge.libraries = middle.libraries = 2048;
+  EXPECT_EQ(edge.total(), 6756);
   EXPECT_EQ(plan::format({edge, middle, middle, middle, edge}),
-            "pp rank      weights   gradients   optimizer activations   workspace       total\n"
-            "0           1.00 KiB    1.00 KiB    2.00 KiB       512 B       100 B    4.60 KiB\n"
-            "1-3         1.00 KiB    1.00 KiB    2.00 KiB         0 B         0 B    4.00 KiB\n"
-            "4           1.00 KiB    1.00 KiB    2.00 KiB       512 B       100 B    4.60 KiB\n");
+            "pp rank      weights   gradients   optimizer activations   workspace   libraries       total\n"
+            "0           1.00 KiB    1.00 KiB    2.00 KiB       512 B       100 B    2.00 KiB    6.60 KiB\n"
+            "1-3         1.00 KiB    1.00 KiB    2.00 KiB         0 B         0 B    2.00 KiB    6.00 KiB\n"
+            "4           1.00 KiB    1.00 KiB    2.00 KiB       512 B       100 B    2.00 KiB    6.60 KiB\n");
 }
 
 }  // namespace
