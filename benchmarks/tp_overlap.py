@@ -18,7 +18,7 @@ KEYS = {"model.preset": "llama-tiny", "model.hidden": 512, "model.layers": 4, "m
         "model.seq_len": 512, "model.vocab_size": 1024, "model.ffn": 1536, "batch.micro": 2, "batch.microbatches": 4,
         "parallel.tp": 2, "data.format": "synthetic", "optimizer.lr": 1e-6, "run.steps": 4, "run.eval_batches": 0,
         "run.ceiling": False, "checkpoint.every": 0}
-WAYS = ("none", "bulk", "chunks", "auto")
+WAYS = ("none", "bulk", "chunks", "microbatch", "auto")
 
 
 def main():

@@ -27,6 +27,8 @@ public:
   AllReduce choice(std::int64_t bytes) const;
   /// The engine for a collective.
   Engine& engine(Collective kind, std::int64_t bytes) const;
+  /// The nodes that the ranks are on.
+  int nodes() const { return static_cast<int>(nodes_.size()); }
   /// The choice in words: "tree, ring from 32.00 KiB".
   std::string describe() const;
 

@@ -168,6 +168,11 @@ std::string Communicator::describe_all_reduce() const {
   return fmt::format("nccl{} (host memory: {})", state_->nccl->fixed_order() ? " in order of ranks" : "", host);
 }
 
+int Communicator::nodes() const {
+  P3D_REQUIRE(valid(), "a communicator is used on its members only");
+  return state_->all_reducer ? state_->all_reducer->nodes() : 1;
+}
+
 bool Communicator::has_nccl() const {
   P3D_REQUIRE(valid(), "a communicator is used on its members only");
   return state_->nccl != nullptr;

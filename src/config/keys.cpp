@@ -285,10 +285,11 @@ void add_comm(std::vector<Key>& table) {
   s.add("backend_axes", fmt::format("string: names of axes joined by '-', of {}", base::join(words_of(stage_axes))),
         "axes along which NCCL may be used; MPI along the others", nullptr, read_backend_axes,
         [](Config const& config) { return toml_string(names(config.comm.backend_axes, "-")); });
-  s.choice("overlap_tp", &Comm::overlap_tp,
-           "what hides messages over tp: none; bulk: GEMMs that need no message, as those of weight gradients; chunks: "
-           "also the GEMM in front of a sum or behind a gather, up to 8 chunks of tokens; auto: two chunks from 1 MiB "
-           "and 256 tokens of each rank on");
+  s.choice(
+      "overlap_tp", &Comm::overlap_tp,
+      "what hides messages over tp: none; bulk: GEMMs that need no message, as those of weight gradients; chunks: "
+      "also the GEMM in front of a sum or behind a gather, up to 8 chunks of tokens; microbatch: as chunks, and the "
+      "forward or backward of another microbatch; auto: two chunks from 1 MiB and 256 tokens of each rank on");
   s.flag("overlap_experts", &Comm::overlap_experts, "compute one microbatch while rows of another go to experts");
   s.choice(
       "compress", &Comm::compress,

@@ -91,6 +91,10 @@ void check_schedule_keys(Check const& c) {
             fmt::format("virtual_stages {}", p.virtual_stages), "remove pipeline.virtual_stages");
 }
 
+bool overlaps_microbatches(Check const& c) {
+  return c.known({"parallel.tp"}) && c.config.parallel.tp > 1 && c.config.comm.overlap_tp == OverlapTp::microbatch;
+}
+
 /// Options that do not work with a divided vocabulary, or would be in its way.
 void check_vocabulary(Check const& c) {
   constexpr auto key = "pipeline.vocab_parallel";
@@ -111,6 +115,9 @@ void check_vocabulary(Check const& c) {
   refuse(c.config.comm.overlap_experts, "comm.overlap_experts",
          "forwards and backwards that do not interleave where the vocabulary is divided over the pipeline",
          "comm.overlap_experts = true");
+  refuse(overlaps_microbatches(c), "comm.overlap_tp",
+         "forwards and backwards that do not interleave where the vocabulary is divided over the pipeline",
+         "overlap_tp \"microbatch\"");
 }
 
 /// Options that defer weight gradients already, or prevent it, exclude weight_deferral_limit.
@@ -129,6 +136,8 @@ void check_deferral(Check const& c) {
          "a schedule that p3d makes where weight gradients wait", "schedule \"file\"");
   refuse(c.config.comm.overlap_experts, "comm.overlap_experts",
          "forwards and backwards that do not interleave where weight gradients wait", "comm.overlap_experts = true");
+  refuse(overlaps_microbatches(c), "comm.overlap_tp",
+         "forwards and backwards that do not interleave where weight gradients wait", "overlap_tp \"microbatch\"");
 }
 
 /// Only late gradients let a step begin before the one before it has ended.

@@ -44,14 +44,20 @@ parallel::ExpertParallel expert_parallel(RankContext& rank) {
 }
 
 parallel::TpOverlap tp_overlap(config::Config const& c) {
-  switch (c.comm.overlap_tp) {
-    case config::OverlapTp::none: return {.bulk = false, .chunks = 1};
-    case config::OverlapTp::bulk: return {.chunks = 1};
-    case config::OverlapTp::chunks: return {.chunks = 8, .chunked_bytes = 1, .chunk_rows = 1};
-    case config::OverlapTp::automatic: break;
-  }
+  using config::OverlapTp;
+  bool const interleaves = c.comm.overlap_tp == OverlapTp::microbatch;
   // NCCL's calls for shares are of whole ones, and GPUs' libraries multiply fewer rows by other algorithms.
-  if (c.parallel.sequence && !device::on_host()) return {.chunks = 1};
+  bool const whole = c.parallel.sequence && !device::on_host();
+  switch (c.comm.overlap_tp) {
+    case OverlapTp::none: return {.bulk = false, .chunks = 1};
+    case OverlapTp::bulk: return {.chunks = 1};
+    case OverlapTp::microbatch:
+      if (whole) return {.chunks = 1, .microbatch = true};
+      [[fallthrough]];
+    case OverlapTp::chunks: return {.chunks = 8, .chunked_bytes = 1, .chunk_rows = 1, .microbatch = interleaves};
+    case OverlapTp::automatic: break;
+  }
+  if (whole) return {.chunks = 1};
   return {};
 }
 
@@ -79,6 +85,11 @@ RankContext::RankContext(config::Config const& c, RunPlan run_plan, comm::Commun
                                 : parallel::ContextParallel()),
       experts(expert_parallel(*this)) {
   set_operands(c);
+}
+
+bool RankContext::polls_often() {
+  bool const tp_travels = mesh.along("tp").nodes() > 1 && config.comm.overlap_tp != config::OverlapTp::none;
+  return device::on_host() && tp_travels;
 }
 
 double RankContext::wait_seconds() {

@@ -67,6 +67,8 @@ struct RankContext {
   bool divides() const { return config.memory.divides(); }
   /// Seconds that stages of this rank have waited for others inside actions.
   double wait_seconds();
+  /// True when messages over tp go between nodes, beside something that hides them. They move when this rank looks.
+  bool polls_often();
 };
 
 }  // namespace p3d::engine

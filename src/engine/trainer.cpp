@@ -47,7 +47,8 @@ template <class P>
 Executor<P> make_executor(RankContext& rank, RankMemory<P>& memory) {
   std::map<int, StagePort<P>> stages;
   for (auto& [number, unit] : memory.units()) stages[number] = {&unit->stage, unit->weights.get(), &unit->ahead};
-  return Executor<P>(std::move(stages), rank.mesh.along("pp"), rank.exec, [&rank] { return rank.wait_seconds(); });
+  return Executor<P>(
+      std::move(stages), rank.mesh.along("pp"), rank.exec, [&rank] { return rank.wait_seconds(); }, rank.polls_often());
 }
 
 }  // namespace

@@ -109,7 +109,7 @@ void sliced(ExecSpace const& exec, Slice<T> whole) {
   whole.library = gemm_choice().of(whole.op_a, whole.op_b, whole.m, whole.n, whole.k);
   bool const by_rows = whole.m > whole.n;
   auto const size = by_rows ? whole.m : whole.n,
-             width = detail::polled_width(whole.m, whole.n, whole.k, exec.concurrency());
+             width = detail::polled_width(whole.m, whole.n, whole.k, exec.concurrency(), base::polls_often());
   if (!base::polls() || width >= size) return run_sliced(exec, whole);
   for (std::int64_t begin = 0; begin < size; begin += width) {
     if (begin > 0) base::poll();

@@ -36,19 +36,21 @@ inline Slices slices(int concurrency, std::int64_t m, std::int64_t n, std::int64
 }
 
 /// The number of rows or columns of C (the more numerous of the two) that so many threads compute in some ten
-/// milliseconds; all of them where C has no more. Pieces have at least 1,024: a BLAS packs the other operand again for
-/// each piece, which for fewer rows or columns would cost more than a few percent. They are a multiple of
-/// gemm_row_block.
-inline std::int64_t polled_width(std::int64_t m, std::int64_t n, std::int64_t k, int concurrency) {
-  constexpr double between_polls = 1e9;  // FLOPs of a thread
+/// milliseconds, or in one where messages are polled `often`; all of them where C has no more. Pieces have at least
+/// 1,024: a BLAS packs the other operand again for each piece, which for fewer rows or columns would cost more than a
+/// few percent. Where polls are frequent, pieces have at least 96: a message to another node moves by 256 KiB from one
+/// poll to the next, and what it loses by rare polls is more than the 2 to 5 % that small pieces cost. They are a
+/// multiple of gemm_row_block.
+inline std::int64_t polled_width(std::int64_t m, std::int64_t n, std::int64_t k, int concurrency, bool often) {
+  double const between_polls = often ? 1e8 : 1e9;  // FLOPs of a thread
   auto const size = std::max(m, n);
   double const flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
-  constexpr std::int64_t least_width = 1024;
+  std::int64_t const least_width = often ? 96 : 1024, multiple = often ? 48 : 192;
   double const pieces =
       std::min(std::ceil(flops / (between_polls * concurrency)), static_cast<double>(size / least_width));
   if (pieces <= 1.0) return size;
   auto const width = static_cast<std::int64_t>(static_cast<double>(size) / pieces);
-  return (width + 191) / 192 * 192;
+  return (width + multiple - 1) / multiple * multiple;
 }
 
 }  // namespace p3d::linalg::detail

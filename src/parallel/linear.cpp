@@ -119,7 +119,7 @@ template <class S>
 RowMessages gemm_and_sum(TensorParallel& tp, Op op_b, View2<S const> a, View2<S const> b, View2<S> c,
                          RowChunks const& chunks) {
   RowBlocks blocks(static_cast<std::int64_t>(c.extent(0)));
-  RowMessages sums;
+  RowMessages sums(tp);
   for (int k = 0; k < chunks.count(); ++k) {
     for (auto const& run : blocks.with_some_of(chunks.rows(k)))
       gemm<S, S>(tp.exec, Op::none, op_b, rows(a, run), b, 0, rows(c, run));

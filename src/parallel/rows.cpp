@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/parallel/rows.hpp>
 
+#include <p3d/base/strand.hpp>
 #include <p3d/collectives/collectives.hpp>
 
 #include <algorithm>
+#include <utility>
 
 namespace p3d::parallel {
 
@@ -58,6 +60,10 @@ std::vector<layout::Range> RowChunks::rows(int k) const {
   return out;
 }
 
+void RowMessages::give_turn() {
+  if (count() > 0 && std::exchange(gives_turn_, false)) base::rest();
+}
+
 bool RowMessages::active() const {
   return std::any_of(requests_.begin(), requests_.end(), [](comm::Request const& r) { return r.active(); });
 }
@@ -71,7 +77,7 @@ WholeRows<S> start_gather_rows(TensorParallel& tp, View2<S const> own, View2<S> 
   auto const chunks = how == Gather::whole
                           ? RowChunks(tp, n, 1)
                           : RowChunks::usual(tp, n, static_cast<std::int64_t>(whole.extent(1) * sizeof(S)));
-  WholeRows<S> out{whole, {}};
+  WholeRows<S> out{whole, RowMessages(tp)};
   for (int k = 0; k < chunks.count(); ++k) {
     out.arrival.add(at_once_or_later(
         tp, collectives::start_all_gather<S>(tp.exec, *tp.comm, device::flat(whole), pieces_of(whole, chunks, k))));
@@ -80,8 +86,10 @@ WholeRows<S> start_gather_rows(TensorParallel& tp, View2<S const> own, View2<S> 
 }
 
 template <class S>
-comm::Request start_sum_rows(TensorParallel& tp, View2<S> parts) {
-  return start_sum_rows<S>(tp, parts, RowChunks(tp, static_cast<std::int64_t>(parts.extent(0)), 1), 0);
+RowMessages start_sum_rows(TensorParallel& tp, View2<S> parts) {
+  RowMessages sum(tp);
+  sum.add(start_sum_rows<S>(tp, parts, RowChunks(tp, static_cast<std::int64_t>(parts.extent(0)), 1), 0));
+  return sum;
 }
 
 template <class S>
@@ -98,7 +106,7 @@ comm::Request start_sum_rows(TensorParallel& tp, View2<S> parts, RowChunks const
 
 #define P3D_INSTANTIATE(S)                                                                       \
   template WholeRows<S> start_gather_rows<S>(TensorParallel&, View2<S const>, View2<S>, Gather); \
-  template comm::Request start_sum_rows<S>(TensorParallel&, View2<S>);                           \
+  template RowMessages start_sum_rows<S>(TensorParallel&, View2<S>);                             \
   template comm::Request start_sum_rows<S>(TensorParallel&, View2<S>, RowChunks const&, int);
 P3D_STORAGE_TYPES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE

@@ -68,6 +68,21 @@ static void add_expert_waits(config::Config const& config, layout::StageMap cons
   }
 }
 
+/// Adds the time that the layers of a stage wait for the ranks of tp, where another microbatch computes meanwhile. Of a
+/// layer two sums over tp are waited for in a forward, and two in a backward.
+static void add_tensor_waits(config::Config const& config, layout::StageMap const& stages, int stage, double bytes,
+                             MachineRates const& rates, StageCost& cost) {
+  if (config.comm.overlap_tp != config::OverlapTp::microbatch || config.parallel.tp == 1) return;
+  double const ranks = config.parallel.tp;
+  double const sum = 2 * (ranks - 1) * (rates.latency + bytes / ranks / rates.bandwidth);
+  auto const range = layers_in_training(config, stages, stage);
+  double const wait = 2 * sum * static_cast<double>(range.end - range.begin);
+  cost.forward += wait;
+  cost.forward_wait += wait;
+  cost.input += wait;
+  cost.input_wait += wait;
+}
+
 /// Adds the costs of a vocabulary that the pipeline ranks divide. `head`: seconds of the whole output layer's forward
 /// for a microbatch. Look-ups of embeddings count 0.
 static void add_vocabulary(config::Config const& config, double head, PipelineCosts& costs) {
@@ -102,6 +117,7 @@ PipelineCosts model_costs(config::Config const& config, layout::StageMap const& 
       config.run.precision == config::Precision::fp32 && config.precision.pipeline == config::Precision::bf16;
   auto const bytes = narrow ? config::bytes_of(config::Precision::bf16) : type_bytes(config).storage;
   PipelineCosts costs;
+  double const activation = tokens * static_cast<double>(m.hidden * bytes);
   for (int s = 0; s < stages.num_stages(); ++s) {
     auto const range = stages.layers(s);
     double attention = 0.0, linear = stages.is_last(s) && !config.divides_vocabulary() ? head : 0.0;
@@ -118,6 +134,7 @@ PipelineCosts model_costs(config::Config const& config, layout::StageMap const& 
     costs.slots_kept = recompute.slots_kept;
     add_context_waits(config, stages, s, recompute, rates, costs.stages.back());
     add_expert_waits(config, stages, s, recompute, rates, scale, costs.stages.back());
+    add_tensor_waits(config, stages, s, activation, rates, costs.stages.back());
   }
   auto const most = static_cast<double>(config.batch.micro * layout::context_division(config).most_tokens());
   double const rows = config.parallel.sequence ? std::ceil(most / config.parallel.tp) : most;

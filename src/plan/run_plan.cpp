@@ -112,7 +112,8 @@ MemoryPrediction predict_memory(config::Config const& c, RunPlan const& plan, in
       m.panels +=
           platform.threads * base::attention_panel_bytes(c.model.seq_len, c.model.head_dim(), c.model.value_dim());
   }
-  if (platform.gpu) m.libraries = gpu_library_bytes(nccl_communicators(c, plan, platform), c.run.deterministic);
+  m.libraries =
+      platform.gpu ? gpu_library_bytes(nccl_communicators(c, plan, platform), c.run.deterministic) : host_library_bytes;
   if (platform.gpu && platform.fused_attention) m.libraries += fused_attention_bytes(c);
   return m;
 }
@@ -139,7 +140,7 @@ ActivationMemory activation_memory(config::Config const& c, RunPlan const& plan,
 
 schedule::Execution execution_of(config::Config const& c) {
   auto out = execution;
-  out.pairs = c.comm.overlap_experts;
+  out.pairs = c.interleaves();
   out.waits_inside = c.parallel.product(layout::sample_axes) > 1 ||
                      (c.model.moe.on() && !layout::expert_exchange_axes(c.parallel).empty());
   switch (c.pipeline.p2p) {
@@ -154,7 +155,7 @@ bool has_loss(config::Config const& c, layout::StageMap const& stages, int pipel
   return c.divides_vocabulary() || stages.pipeline_rank(stages.num_stages() - 1) == pipeline_rank;
 }
 
-int workspaces_of(config::Config const& c) { return c.comm.overlap_experts ? 2 : 1; }
+int workspaces_of(config::Config const& c) { return c.interleaves() ? 2 : 1; }
 
 void require_supported(schedule::Program const& program, bool moves_weights, bool moves_activations) {
   auto const refuse = [](schedule::Action const& a, char const* expected, char const* fix) {

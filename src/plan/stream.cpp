@@ -46,6 +46,7 @@ std::string prevents(config::Config const& c) {
            {c.divides_vocabulary(), "pipeline.vocab_parallel: losses are summed over the pipeline"},
            {c.model.mtp.on(), "model.mtp: its blocks read the embedding on the last stage"},
            {c.model.moe.on(), "model.moe: what experts were chosen changes the next step"},
+           {c.interleaves(), "comm.overlap_tp = \"microbatch\": forwards and backwards interleave"},
            {c.precision.loss_scaling != config::LossScaling::none, "precision.loss_scale: an update may be skipped"},
            {c.data.eod_mask_loss || c.data.pack || c.batch.variable,
             "targets that do not count (data.eod_mask_loss, data.pack, batch.variable): they are counted first"},

@@ -190,6 +190,8 @@ public:
   AllReduce all_reduce_algorithm(std::int64_t bytes) const;
   /// The algorithms in words: "shared", or "mpi, ring from 64.00 KiB"; with NCCL "nccl (host memory: shared)".
   std::string describe_all_reduce() const;
+  /// The number of nodes that the ranks are on, as prepare() found it; 1 where MPI itself reduces host memory.
+  int nodes() const;
   /// True when collectives and exchanges of device memory go by NCCL.
   bool has_nccl() const;
 

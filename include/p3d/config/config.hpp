@@ -218,8 +218,8 @@ struct Optimizer {
 /// The way in which messages over tp are hidden: by nothing; by GEMMs of weight gradients and of other operands that
 /// need no message (bulk); also the GEMM of a row-parallel linear, in token chunks. automatic: chunks, two, where
 /// messages are long.
-enum class OverlapTp { automatic, none, bulk, chunks };
-constexpr auto enum_names(OverlapTp) { return std::array{"auto", "none", "bulk", "chunks"}; }
+enum class OverlapTp { automatic, none, bulk, chunks, microbatch };
+constexpr auto enum_names(OverlapTp) { return std::array{"auto", "none", "bulk", "chunks", "microbatch"}; }
 
 /// The form in which the gradients of a worker travel over dp (layout/compression.hpp): all digits; 8 bits and a scale
 /// for each block of a line; the numbers that changed most in each line; two thin factors. The last two remember the
@@ -237,7 +237,8 @@ struct Comm {
   Backend backend = Backend::automatic;        ///< library that carries collectives of GPU memory
   AxisSet backend_axes = stage_axes;  ///< axes along which NCCL may be used; MPI carries messages along the others
   OverlapTp overlap_tp = OverlapTp::automatic;  ///< how messages over tp are hidden
-  bool overlap_experts = false;  ///< forwards and backwards interleave: one computes while rows of the other travel
+  bool overlap_experts =
+      false;  ///< forwards and backwards interleave where rows travel to experts (Config::interleaves)
   Compress compress = Compress::none;  ///< how gradients are compressed on their way over dp; the answer depends on it
   /// Workers, the fixed parts of a global batch whose gradients are compressed each on their own; the answer depends on
   /// their number. 0: nothing is compressed.
@@ -413,6 +414,10 @@ struct Config {
   int num_ranks() const { return static_cast<int>(parallel.product(dense_axes)); }
   /// True when each pipeline rank has some rows of the embedding and of the output layer.
   bool divides_vocabulary() const { return pipeline.vocab_parallel && parallel.pp > 1; }
+  /// True when a forward and a backward of different microbatches interleave: either computes while the other waits.
+  bool interleaves() const {
+    return comm.overlap_experts || (comm.overlap_tp == OverlapTp::microbatch && parallel.tp > 1);
+  }
   /// True when gradients are compressed on their way over dp.
   bool compresses() const { return comm.compress != Compress::none; }
   /// The workers of a replica, whose gradients it computes one after the other: 1 where nothing is compressed.

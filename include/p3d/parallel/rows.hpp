@@ -57,22 +57,33 @@ private:
   int count_;
 };
 
-/// Messages over tp with the rows of one matrix: one for all rows, or one for each chunk. Each ends in a wait.
+/// Messages over tp with the rows of one matrix: one for all rows, or one for each chunk. Each ends in a wait. Where
+/// TpOverlap says so, the first wait gives the turn to another strand, whether the messages have arrived or not:
+/// strands so interleave alike on all ranks of a stage, and so do their collectives.
 class RowMessages {
 public:
   RowMessages() = default;
-  RowMessages(comm::Request request) { add(std::move(request)); }
+  explicit RowMessages(TensorParallel const& tp) : gives_turn_(tp.overlap.microbatch) {}
   void add(comm::Request request) { requests_.push_back(std::move(request)); }
   /// The number of messages that were started; 0: there was nothing to send.
   int count() const { return static_cast<int>(requests_.size()); }
   /// True while one of them may be under way.
   bool active() const;
   /// Waits for chunk k.
-  void wait(int k) { requests_[static_cast<std::size_t>(k)].wait(); }
+  void wait(int k) {
+    give_turn();
+    requests_[static_cast<std::size_t>(k)].wait();
+  }
   /// Waits for all.
-  void wait() { comm::wait_all(requests_); }
+  void wait() {
+    give_turn();
+    comm::wait_all(requests_);
+  }
 
 private:
+  void give_turn();
+
+  bool gives_turn_ = false;
   std::vector<comm::Request> requests_;
 };
 
@@ -100,7 +111,7 @@ WholeRows<S> start_gather_rows(TensorParallel& tp, View2<S const> own, View2<S> 
 /// are unspecified then. It is one reduce-scatter of N x columns; without sequence parallelism an all-reduce, with the
 /// same bits.
 template <class S>
-comm::Request start_sum_rows(TensorParallel& tp, View2<S> parts);
+RowMessages start_sum_rows(TensorParallel& tp, View2<S> parts);
 /// Starts the sum over tp of chunk k of `parts`. The other chunks may be written meanwhile.
 template <class S>
 comm::Request start_sum_rows(TensorParallel& tp, View2<S> parts, RowChunks const& chunks, int k);

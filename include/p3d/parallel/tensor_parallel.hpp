@@ -20,6 +20,7 @@ struct TpOverlap {
   std::int64_t chunked_bytes = 1 << 20;  ///< messages below so many bytes are not cut: each chunk would pay the latency
   /// The fewest rows that a chunk has of each rank: GEMMs of few rows are slow (by OpenBLAS in fp32 some 5 % for 256).
   std::int64_t chunk_rows = 256;
+  bool microbatch = false;  ///< a strand that waits for rows lets another one compute (base/strand.hpp)
 };
 
 /// The tensor-parallel group of this rank. The communicator must outlive this object.

@@ -34,8 +34,8 @@ struct Platform {
 /// How the executor handles messages. Every program is proved and simulated for this.
 inline constexpr schedule::Execution execution{.rendezvous = true, .sends_in_flight = std::numeric_limits<int>::max()};
 /// The execution of an input, which the planner, the validator, the simulator and the executor all take from here.
-/// There are pairs with comm.overlap_experts; ranks of a stage wait for each other inside actions with tensor, context
-/// and expert parallelism.
+/// There are pairs with comm.overlap_experts and with comm.overlap_tp = "microbatch"; ranks of a stage wait for each
+/// other inside actions with tensor, context and expert parallelism.
 schedule::Execution execution_of(config::Config const& config);
 /// The number of sets of scratch of a rank: 2 where a forward and a backward interleave, else 1.
 int workspaces_of(config::Config const& config);

@@ -224,7 +224,7 @@ def sums(f):
     if d.chance(0.6):
         f.set(comm__bucket_mb=d.among("0.0005", "0.002", "0.05"))
     if d.chance(0.25):
-        f.set(comm__overlap_tp=d.among("auto", "none", "bulk", "chunks"))
+        f.set(comm__overlap_tp=d.among("auto", "none", "bulk", "chunks", "microbatch"))
     if d.chance(0.15):
         f.set(comm__bucket_layers=d.among("1", "2", "3", "100"))
     if d.chance(0.2):

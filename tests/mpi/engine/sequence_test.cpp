@@ -260,7 +260,7 @@ void same_bits_with_overlap(Keys const& keys) {
     return train<P>(make_config(false, world.size(), joined(joined(layout, keys), own)), world);
   };
   auto const expected = outcome("none");
-  for (auto const* overlap : {"bulk", "chunks", "auto"})
+  for (auto const* overlap : {"bulk", "chunks", "microbatch", "auto"})
     EXPECT_TRUE(outcome(overlap).numbers == expected.numbers) << overlap;
 }
 

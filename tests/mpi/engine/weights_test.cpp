@@ -13,6 +13,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <string>
@@ -188,6 +189,30 @@ TEST(MovedWeights, GiveTheSameBits) {
     EXPECT_GE(ran, 6);
   }
 }
+
+#if P3D_16BIT
+// A rank that updates its stages one by one makes one version of its weights an update. Rounding at random goes by the
+// number of the update that made the version, so bits show it while fewer than `delay` updates are done.
+TEST(MovedWeights, UpdatesOfEachStageMakeOneVersion) {
+  auto world = comm::Communicator::world();
+  int const pp = std::min(2, world.size());
+  auto const config = test::config_of(
+      test::joined({test::tiny_model(4),
+                    test::mesh_keys(world.size() / pp, 1, pp),
+                    {"batch.micro=1", "batch.global=8", "run.precision=bf16", "precision.stochastic_rounding=true",
+                     "optimizer.lr=1e-2", "optimizer.delay=3", "pipeline.flush=always", test::licence_text()}}),
+      world.size());
+  Program const whole = schedule::complete(schedule::generate(pp > 1 ? "interleaved_1f1b" : "1f1b",
+                                                              {pp, static_cast<int>(config.batch.microbatches), 0, 0}));
+  std::vector<std::vector<double>> losses;
+  for (auto const& program : {whole, one_by_one(whole)}) {
+    engine::Trainer<device::Bf16> trainer(config, plan_of(config, program), world);
+    auto& all = losses.emplace_back();
+    for (int s = 0; s < 5; ++s) all.push_back(trainer.step().loss);
+  }
+  EXPECT_EQ(losses[0], losses[1]);
+}
+#endif
 
 TEST(MovedWeights, NeedSomebodyWhoMovesThem) {
   auto world = comm::Communicator::world();

@@ -24,6 +24,7 @@ TEST(VocabParallel, RefusesWhatDoesNotGoWithIt) {
   };
   for (Case const& c :
        {Case{"memory.reduce", "microbatch", {"parallel.dp=2", "memory.shard=gradients"}},
+        {"comm.overlap_tp", "microbatch", {"parallel.tp=2"}},
         {"batch.variable", "true", {"data.shuffle=documents", "data.format=megatron", "data.path=/"}},
         {"pipeline.schedule", "file", {std::string("pipeline.file=\"") + P3D_SOURCE_DIR + "/LICENSE\""}}}) {
     auto words = c.more;
@@ -74,6 +75,7 @@ TEST(WeightDeferral, RefusesWhatDoesNotGoWithIt) {
   std::string const licence = std::string("pipeline.file=\"") + P3D_SOURCE_DIR + "/LICENSE\"";
   for (std::vector<std::string> words : {std::vector<std::string>{"pipeline.vocab_parallel=true"},
                                          {"pipeline.schedule=file", licence},
+                                         {"comm.overlap_tp=microbatch", "parallel.tp=2"},
                                          {"comm.overlap_experts=true", "model.moe.experts=4", "parallel.dp=2",
                                           "parallel.ep=2", "batch.microbatches=4"}}) {
     auto const result = with(words);
