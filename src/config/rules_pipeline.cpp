@@ -91,9 +91,7 @@ void check_schedule_keys(Check const& c) {
             fmt::format("virtual_stages {}", p.virtual_stages), "remove pipeline.virtual_stages");
 }
 
-bool overlaps_microbatches(Check const& c) {
-  return c.known({"parallel.tp"}) && c.config.parallel.tp > 1 && c.config.comm.overlap_tp == OverlapTp::microbatch;
-}
+bool overlaps_microbatches(Check const& c) { return c.known({"parallel.tp"}) && c.config.interleaves_over_tp(); }
 
 /// Options that do not work with a divided vocabulary, or would be in its way.
 void check_vocabulary(Check const& c) {

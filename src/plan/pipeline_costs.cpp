@@ -72,7 +72,7 @@ static void add_expert_waits(config::Config const& config, layout::StageMap cons
 /// layer two sums over tp are waited for in a forward, and two in a backward.
 static void add_tensor_waits(config::Config const& config, layout::StageMap const& stages, int stage, double bytes,
                              MachineRates const& rates, StageCost& cost) {
-  if (config.comm.overlap_tp != config::OverlapTp::microbatch || config.parallel.tp == 1) return;
+  if (!config.interleaves_over_tp()) return;
   double const ranks = config.parallel.tp;
   double const sum = 2 * (ranks - 1) * (rates.latency + bytes / ranks / rates.bandwidth);
   auto const range = layers_in_training(config, stages, stage);

@@ -216,8 +216,8 @@ struct Optimizer {
 };
 
 /// The way in which messages over tp are hidden: by nothing; by GEMMs of weight gradients and of other operands that
-/// need no message (bulk); also the GEMM of a row-parallel linear, in token chunks. automatic: chunks, two, where
-/// messages are long.
+/// need no message (bulk); also the GEMM of a row-parallel linear, in token chunks; by these and by another
+/// microbatch. automatic: chunks, two, where messages are long.
 enum class OverlapTp { automatic, none, bulk, chunks, microbatch };
 constexpr auto enum_names(OverlapTp) { return std::array{"auto", "none", "bulk", "chunks", "microbatch"}; }
 
@@ -414,10 +414,10 @@ struct Config {
   int num_ranks() const { return static_cast<int>(parallel.product(dense_axes)); }
   /// True when each pipeline rank has some rows of the embedding and of the output layer.
   bool divides_vocabulary() const { return pipeline.vocab_parallel && parallel.pp > 1; }
+  /// True when another microbatch computes while one waits for ranks of tp.
+  bool interleaves_over_tp() const { return comm.overlap_tp == OverlapTp::microbatch && parallel.tp > 1; }
   /// True when a forward and a backward of different microbatches interleave: either computes while the other waits.
-  bool interleaves() const {
-    return comm.overlap_experts || (comm.overlap_tp == OverlapTp::microbatch && parallel.tp > 1);
-  }
+  bool interleaves() const { return comm.overlap_experts || interleaves_over_tp(); }
   /// True when gradients are compressed on their way over dp.
   bool compresses() const { return comm.compress != Compress::none; }
   /// The workers of a replica, whose gradients it computes one after the other: 1 where nothing is compressed.
