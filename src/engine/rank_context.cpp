@@ -43,7 +43,8 @@ parallel::ExpertParallel expert_parallel(RankContext& rank) {
           layout::expert_group(rank.plan.grid, rank.mesh.world().rank(), static_cast<int>(model.moe.experts))};
 }
 
-parallel::TpOverlap tp_overlap(config::Config const& c) {
+/// `travels`: messages over tp go from node to node.
+parallel::TpOverlap tp_overlap(config::Config const& c, bool travels) {
   using config::OverlapTp;
   bool const interleaves = c.comm.overlap_tp == OverlapTp::microbatch;
   // NCCL's calls for shares are of whole ones, and GPUs' libraries multiply fewer rows by other algorithms.
@@ -58,6 +59,8 @@ parallel::TpOverlap tp_overlap(config::Config const& c) {
     case OverlapTp::automatic: break;
   }
   if (whole) return {.chunks = 1};
+  // A message between nodes takes longer than what GEMMs of fewer rows lose.
+  if (device::on_host() && travels) return {.chunks = 8, .chunk_rows = 64};
   return {};
 }
 
@@ -80,7 +83,7 @@ RankContext::RankContext(config::Config const& c, RunPlan run_plan, comm::Commun
       plan(std::move(run_plan)),
       mesh(parent, mesh_shape(plan.grid), mesh_sets(plan, c)),
       here(plan.grid.coordinates(mesh.world().rank())),
-      tp{exec, &mesh.along("tp"), c.parallel.sequence, tp_overlap(c)},
+      tp{exec, &mesh.along("tp"), c.parallel.sequence, tp_overlap(c, mesh.along("tp").nodes() > 1)},
       context(c.parallel.cp > 1 ? parallel::ContextParallel(mesh.along("cp"), layout::context_division(c))
                                 : parallel::ContextParallel()),
       experts(expert_parallel(*this)) {

@@ -10,6 +10,7 @@
 #include <p3d/plan/memory.hpp>
 #include <p3d/engine/executor.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <limits>
@@ -120,6 +121,16 @@ public:
   void set_all_versions() {
     updates_kept_ = delay_;
     counted_update_ = -1;
+  }
+  /// The updates that made the versions, one each, where rounding at random needs their number and it is less than that
+  /// of the versions; else -1.
+  std::int64_t versions_made() const {
+    bool const all = one_version_ || updates_kept_ >= delay_;
+    return all || !rank_->config.precision.stochastic_rounding ? -1 : updates_kept_;
+  }
+  /// Sets what versions_made() was when a file was written that brought all versions.
+  void set_versions_made(std::int64_t updates) {
+    if (!one_version_ && updates >= 0) updates_kept_ = std::min(delay_, updates);
   }
   /// This update makes a version, of one stage or more: the updates that made the others are those before it.
   void count_version(std::int64_t update);

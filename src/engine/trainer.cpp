@@ -321,6 +321,16 @@ void Trainer<P>::set_loss_scale(optim::LossScaleState const& state) {
 }
 
 template <class P>
+std::int64_t Trainer<P>::versions_made() const {
+  return state_->memory.versions_made();
+}
+
+template <class P>
+void Trainer<P>::set_versions_made(std::int64_t updates) {
+  state_->memory.set_versions_made(updates);
+}
+
+template <class P>
 void Trainer<P>::forget_compression() {
   for (auto& [number, unit] : state_->memory.units())
     if (unit->compressor) unit->compressor->forget(state_->rank.exec);

@@ -168,8 +168,8 @@ std::string pack(Checkpoint const& c) {
   p.put(c.path), p.put(c.file_bytes), p.put(h.step), p.put(h.tokens), p.put(h.samples), p.put(h.seed),
       p.put(h.data_hash), p.put(h.data_order);
   p.put(static_cast<std::uint64_t>(h.element)), p.put(h.p3d_version), p.put(h.input), p.put(h.loss_scale),
-      p.put(h.origin), p.put(h.tokenizer.name), p.put(h.tokenizer.pattern), p.put(h.tokenizer.hash),
-      p.put(h.tokenizer.end), p.put(h.tokenizer.file);
+      p.put(h.versions_made), p.put(h.origin), p.put(h.tokenizer.name), p.put(h.tokenizer.pattern),
+      p.put(h.tokenizer.hash), p.put(h.tokenizer.end), p.put(h.tokenizer.file);
   p.put(static_cast<std::uint64_t>(c.table.size()));
   for (auto const& r : c.table) {
     p.put(r.name), p.put(r.rows), p.put(r.cols), p.put(static_cast<std::int64_t>(r.layer));
@@ -187,7 +187,8 @@ Checkpoint unpack(std::string const& bytes) {
   auto& h = c.header;
   c.path = u.text(), c.file_bytes = number(), h.step = number(), h.tokens = number(), h.samples = number();
   h.seed = u.number(), h.data_hash = u.number(), h.data_order = number(), h.element = static_cast<Element>(u.number());
-  h.p3d_version = u.text(), h.input = u.text(), h.loss_scale = u.text(), h.origin = u.text();
+  h.p3d_version = u.text(), h.input = u.text(), h.loss_scale = u.text();
+  h.versions_made = number(), h.origin = u.text();
   h.tokenizer.name = u.text(), h.tokenizer.pattern = u.text(), h.tokenizer.hash = u.number();
   h.tokenizer.end = number(), h.tokenizer.file = u.text();
   c.table.resize(u.number());
@@ -236,6 +237,7 @@ Checkpoint read_here(std::string const& path) {
     throw damaged(path, "attribute \"precision\" of /: fp32 or fp64", precision.substr(0, 100));
   h.input = file.text_of("input");
   if (file.has_attribute("/", "loss_scale")) h.loss_scale = file.text("/", "loss_scale");
+  if (file.has_attribute("/", "versions_made")) h.versions_made = position(file, path, "versions_made");
   if (file.has_attribute("/", "origin")) h.origin = file.text("/", "origin");
   if (file.has_attribute("/", "tokenizer")) {
     h.tokenizer.name = file.text("/", "tokenizer");

@@ -190,6 +190,7 @@ Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, 
     b.text(file, "precision", name(header.element));
     b.text(file, "layout", layout_text);
     if (!header.loss_scale.empty()) b.text(file, "loss_scale", header.loss_scale);
+    if (header.versions_made >= 0) b.number(file, "versions_made", header.versions_made);
     if (!header.origin.empty()) b.text(file, "origin", header.origin);
     if (auto const& t = header.tokenizer; !t.name.empty()) {
       b.text(file, "tokenizer", t.name);

@@ -134,6 +134,7 @@ io::CheckpointHeader restore(engine::AnyTrainer& trainer, std::string const& pat
   io::load_parts(world, file, io::element_of(c.run.precision), trainer.checkpoint_parts(arrays),
                  c.checkpoint.buffer_mb << 20);
   if (all) {
+    trainer.set_versions_made(file.header.versions_made);
     bool const counted = !c.batch.variable || file.header.data_order > 1;
     trainer.set_steps_done(file.header.step, counted ? std::optional(file.header.tokens) : std::nullopt);
     trainer.set_loss_scale(

@@ -151,8 +151,10 @@ void Checkpointing::start_writing() {
       checkpoint_header(c, step, trainer_->source().hash(), start_.origin, trainer_->loss_scale(), tokenizer_);
   header.tokens = trainer_->tokens_done();
   auto const arrays = config::checkpoint_state(c);
+  auto parts = trainer_->checkpoint_parts(arrays);
+  header.versions_made = trainer_->versions_made();
   writer_.start(io::checkpoint_path(options_.dir, run_name_, step), header, checkpoint_table(trainer_->plan().table),
-                arrays, trainer_->checkpoint_parts(arrays), start_.files);
+                arrays, std::move(parts), start_.files);
   if (!options_.async || !options_.between_steps()) finish();
 }
 

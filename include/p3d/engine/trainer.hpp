@@ -120,6 +120,10 @@ public:
   /// where gradients are late (optimizer.delay), until the next call of this or of step(), evaluate(), score(),
   /// sample().
   virtual std::vector<io::CheckpointPart> checkpoint_parts(config::StateArrays arrays) = 0;
+  /// The number that a checkpoint keeps beside the versions of the weights (io::CheckpointHeader::versions_made). It is
+  /// asked for and set behind their arrays.
+  virtual std::int64_t versions_made() const = 0;
+  virtual void set_versions_made(std::int64_t updates) = 0;
   /// Forgets what comm.compress remembers, as at the start: before a checkpoint is read, which may have none of it.
   virtual void forget_compression() = 0;
 
@@ -223,6 +227,8 @@ public:
   optim::LossScaleState const& loss_scale() const override;
   void set_loss_scale(optim::LossScaleState const& state) override;
   std::vector<io::CheckpointPart> checkpoint_parts(config::StateArrays arrays) override;
+  std::int64_t versions_made() const override;
+  void set_versions_made(std::int64_t updates) override;
   void forget_compression() override;
   void record_into(Recorder* recorder) override;
   std::vector<std::vector<int>> sample(std::vector<std::vector<int>> const& prompts,

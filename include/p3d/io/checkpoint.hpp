@@ -93,6 +93,9 @@ struct CheckpointHeader {
   std::string p3d_version;
   std::string input;       ///< the whole input of the run, as config::canonical_toml writes it
   std::string loss_scale;  ///< optim::stored_loss_scale; empty: nothing to keep
+  /// Where late gradients' versions of the weights were rounded at random, and a start or a skipped update made several
+  /// of them equal: the updates that made the others, one each. -1: not kept.
+  std::int64_t versions_made = -1;
   StoredTokenizer tokenizer;
   /// The begin of the run: "weights 0123456789abcdef of FILE (step N)" or "state ..."; empty: the seed.
   std::string origin;

@@ -30,6 +30,7 @@ inline io::CheckpointHeader small_header(io::Element element) {
   io::CheckpointHeader h;
   h.step = 15;
   h.tokens = 15 * 1024;
+  h.versions_made = 1;
   h.samples = 15 * 8;
   h.seed = 18446744073709551615ULL;
   h.data_hash = 0xfedcba9876543210ULL;
