@@ -49,4 +49,8 @@ bool engines_are_woken() {
   return std::all_of(busy.begin(), busy.end(), [](Engine const* engine) { return engine->is_woken(); });
 }
 
+bool engines_send_messages() {
+  return std::any_of(busy.begin(), busy.end(), [](Engine const* engine) { return engine->sends_messages(); });
+}
+
 }  // namespace p3d::comm::detail

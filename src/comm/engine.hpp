@@ -75,6 +75,8 @@ public:
   virtual void make_wait(void* stream, Work const& work);
   /// True when the ranks that this one waits for wake it (bell.hpp) whenever it can go on.
   virtual bool is_woken() const { return false; }
+  /// True when its work is messages, which move only when this rank looks.
+  virtual bool sends_messages() const { return true; }
   /// Throws when no work will ever be done, because of an error that another operation's wait may have met first.
   virtual void require_working() const {}
 
@@ -87,5 +89,7 @@ private:
 bool advance_engines();
 /// True when this rank is woken for the work of all engines.
 bool engines_are_woken();
+/// True when an engine with work sends messages.
+bool engines_send_messages();
 
 }  // namespace p3d::comm::detail

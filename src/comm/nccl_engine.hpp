@@ -39,6 +39,7 @@ public:
   void enqueue(Work& work) override;
   bool idle() const override { return queued_ == 0 && launched_.empty() && !changing_ && !settling_; }
   void make_wait(void* stream, Work const& work) override;
+  bool sends_messages() const override { return false; }
   void require_working() const override;
   /// Waits for the collectives that streams wait for: the watchdog does not see those waits.
   void settle();

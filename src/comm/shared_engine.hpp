@@ -68,6 +68,7 @@ public:
   void enqueue(Work& work) override;
   bool idle() const override { return works_.empty(); }
   bool is_woken() const override { return !team_.several_nodes && !team_.bells.empty(); }
+  bool sends_messages() const override { return team_.several_nodes; }
 
 private:
   /// Counters at the beginning of a region, which the other members read.

@@ -36,9 +36,10 @@ void set_wait_policy(WaitPolicy policy) {
 
 WaitPolicy wait_policy() { return the_policy; }
 
-void progress() {
+bool progress() {
   detail::advance_engines();
   detail::answer_questions();
+  return detail::engines_send_messages();
 }
 
 void progress_at(std::string const& work) {

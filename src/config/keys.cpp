@@ -289,7 +289,8 @@ void add_comm(std::vector<Key>& table) {
       "overlap_tp", &Comm::overlap_tp,
       "what hides messages over tp: none; bulk: GEMMs that need no message, as those of weight gradients; chunks: "
       "also the GEMM in front of a sum or behind a gather, up to 8 chunks of tokens; microbatch: as chunks, and the "
-      "forward or backward of another microbatch; auto: two chunks from 1 MiB and 256 tokens of each rank on");
+      "forward or backward of another microbatch; auto: two chunks from 1 MiB and 256 tokens of each rank on, and with "
+      "run.deterministic = false up to 8 where a trial finds that nodes are slowly connected");
   s.flag("overlap_experts", &Comm::overlap_experts, "compute one microbatch while rows of another go to experts");
   s.choice(
       "compress", &Comm::compress,

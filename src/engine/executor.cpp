@@ -32,13 +32,8 @@ using schedule::Op;
 
 template <class P>
 Executor<P>::Executor(std::map<int, StagePort<P>> stages, comm::Communicator& pipeline, device::ExecSpace const& exec,
-                      std::function<double()> waited, bool polls_often)
-    : stages_(std::move(stages)),
-      pipeline_(&pipeline),
-      start_(pipeline),
-      exec_(exec),
-      waited_(std::move(waited)),
-      polls_often_(polls_often) {}
+                      std::function<double()> waited, base::Polls polls)
+    : stages_(std::move(stages)), pipeline_(&pipeline), start_(pipeline), exec_(exec), waited_(std::move(waited)) {}
 
 template <class P>
 std::vector<typename Executor<P>::Detail> const& Executor<P>::details(schedule::ValidProgram const& proved,
@@ -114,7 +109,7 @@ void Executor<P>::run(schedule::ValidProgram const& program, std::int64_t step, 
   // before: else the next stage waits until this rank has launched its next action.
   bool const exchanges =
       run.waits_inside || run.program.divides_vocabulary || (pipeline_->size() > 1 && device::events_come_later());
-  base::Polling const polling(exchanges ? comm::progress : nullptr, polls_often_);
+  base::Polling const polling(exchanges ? comm::progress : nullptr, polls_);
   if (run.program.divides_vocabulary) vocabulary_->begin(run.program, run.training);
   auto const before = times_;
   run_actions(opened.actions, run.actions->size(), step, run);
@@ -142,7 +137,7 @@ void Executor<P>::run(schedule::Stream const& stream, bool another_follows, std:
   run.microbatches = stream.microbatches;
   run.flushes = !another_follows;
   run.recorder = nullptr;
-  base::Polling const polling(comm::progress, polls_often_);
+  base::Polling const polling(comm::progress, polls_);
   std::size_t const end = actions.size() - 1;  // STEP is last
   run_actions(0, end, step, run);
   if (another_follows) {
@@ -180,7 +175,7 @@ void Executor<P>::open(schedule::ValidProgram const& program, schedule::Opening 
   P3D_REQUIRE(!run.pairs && !run.rounds, "an opening has no backward, nor half a pair or a part of the rounds");
   auto const here = static_cast<std::size_t>(pipeline_->rank());
   if (run.recorder) run.recorder->begin_step(step);
-  base::Polling const polling(comm::progress, polls_often_);  // the sum that the last step waits for
+  base::Polling const polling(comm::progress, polls_);  // the sum that the last step waits for
   run_actions(0, openings.actions.at(here), step, run);
   P3D_REQUIRE(deferred_.empty(), "an opening takes no slot twice");
   opened_ = {&run.program, step, openings.actions.at(here), &openings.unmatched.at(here), hooks.length, run.recorder};

@@ -3,6 +3,7 @@
 // The objects of a trainer share one context: the input and its plan, the mesh with this rank's coordinates, and the
 // groups of ranks that compute a layer together.
 
+#include <p3d/base/poll.hpp>
 #include <p3d/comm/all_reduce.hpp>
 #include <p3d/comm/mesh.hpp>
 #include <p3d/config/config.hpp>
@@ -65,10 +66,13 @@ struct RankContext {
   /// the loss of the whole group.
   bool counts_loss() const { return here.zero(layout::stage_axes.minus(layout::token_axes)); }
   bool divides() const { return config.memory.divides(); }
+  /// Chooses how messages over tp are hidden (comm.overlap_tp); where they go between nodes, by a trial. The mesh must
+  /// be prepared. Collective.
+  void choose_overlap();
+  /// How often GEMMs look after messages that hide behind them. The mesh must be prepared.
+  base::Polls polls();
   /// Seconds that stages of this rank have waited for others inside actions.
   double wait_seconds();
-  /// True when messages over tp go between nodes, beside something that hides them. They move when this rank looks.
-  bool polls_often();
 };
 
 }  // namespace p3d::engine

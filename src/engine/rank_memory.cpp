@@ -81,6 +81,7 @@ comm::SharedBuffer RankMemory<P>::prepare_reductions(data::TokenSource const& so
   nccl_ = choose_nccl(config, mesh.world());
   if (nccl_ && config.run.deterministic && !comm::has_device_sums()) use_device_sums();
   mesh.prepare(all_reduce_settings(config, nccl_), bytes, axis_names(config.comm.backend_axes));
+  rank_->choose_overlap();
   weights_memory_ = comm::SharedBuffer(shared_pool_bytes(pools.weights));
   gradients_memory_ = comm::SharedBuffer(shared_pool_bytes(pools.gradients));
   return comm::SharedBuffer(activations);

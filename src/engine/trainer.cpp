@@ -48,7 +48,7 @@ Executor<P> make_executor(RankContext& rank, RankMemory<P>& memory) {
   std::map<int, StagePort<P>> stages;
   for (auto& [number, unit] : memory.units()) stages[number] = {&unit->stage, unit->weights.get(), &unit->ahead};
   return Executor<P>(
-      std::move(stages), rank.mesh.along("pp"), rank.exec, [&rank] { return rank.wait_seconds(); }, rank.polls_often());
+      std::move(stages), rank.mesh.along("pp"), rank.exec, [&rank] { return rank.wait_seconds(); }, rank.polls());
 }
 
 }  // namespace

@@ -134,7 +134,10 @@ void apart(std::function<void()> const& work) {
     bool const works = state.depth > 0 || state.changes.seconds() < comm::wait_policy().timeout_s;
     auto const operation = state.operation.empty() ? "file operations" : state.operation;
     lock.unlock();
-    works ? comm::progress_at(operation) : comm::progress();
+    if (works)
+      comm::progress_at(operation);
+    else
+      comm::progress();
     lock.lock();
   }
   lock.unlock();

@@ -108,12 +108,15 @@ template <class T>
 void sliced(ExecSpace const& exec, Slice<T> whole) {
   whole.library = gemm_choice().of(whole.op_a, whole.op_b, whole.m, whole.n, whole.k);
   bool const by_rows = whole.m > whole.n;
-  auto const size = by_rows ? whole.m : whole.n,
-             width = detail::polled_width(whole.m, whole.n, whole.k, exec.concurrency(), base::polls_often());
-  if (!base::polls() || width >= size) return run_sliced(exec, whole);
-  for (std::int64_t begin = 0; begin < size; begin += width) {
-    if (begin > 0) base::poll();
-    run_sliced(exec, whole.part(by_rows, begin, std::min(width, size - begin)));
+  auto const size = by_rows ? whole.m : whole.n;
+  auto const width = [&](bool often) {
+    return detail::polled_width(whole.m, whole.n, whole.k, exec.concurrency(), often);
+  };
+  if (!base::polls() || width(true) >= size) return run_sliced(exec, whole);
+  for (std::int64_t begin = 0; begin < size;) {
+    auto const count = std::min(width(base::poll()), size - begin);
+    run_sliced(exec, whole.part(by_rows, begin, count));
+    begin += count;
   }
 }
 

@@ -65,7 +65,7 @@ void grouped_gemm(ExecSpace const& exec, Op op_b, T alpha, View2<T const> a, Vie
                   "shapes of a grouped GEMM do not fit");
       if (x.extent(1) > 0 && detail::operands() == Operands::fp32 &&
           detail::panel_gemm(exec, op_b, alpha, x, w, beta, y))
-        return base::poll();
+        return void(base::poll());
     }
     gemm<T>(exec, Op::none, op_b, alpha, x, w, beta, y);
   });

@@ -36,7 +36,7 @@ inline Slices slices(int concurrency, std::int64_t m, std::int64_t n, std::int64
 }
 
 /// The number of rows or columns of C (the more numerous of the two) that so many threads compute in some ten
-/// milliseconds, or in one where messages are polled `often`; all of them where C has no more. Pieces have at least
+/// milliseconds, or in one where polls are `often`; all of them where C has no more. Pieces have at least
 /// 1,024: a BLAS packs the other operand again for each piece, which for fewer rows or columns would cost more than a
 /// few percent. Where polls are frequent, pieces have at least 96: a message to another node moves by 256 KiB from one
 /// poll to the next, and what it loses by rare polls is more than the 2 to 5 % that small pieces cost. They are a

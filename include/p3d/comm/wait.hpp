@@ -81,8 +81,9 @@ decltype(auto) blocking(char const* call, std::string const& subject, Body&& bod
 
 /// Advances p3d's own collectives and answers other ranks' watchdogs. For code that waits long for something that is
 /// not a Request, such as a disk: the peers' collectives need this rank's part. Never blocks; only the thread that
-/// calls MPI may call it.
-void progress();
+/// calls MPI may call it. Returns true while collectives are under way that are messages: they move only when this
+/// rank looks.
+bool progress();
 
 /// Acts as progress(), and tells other ranks that this one is at `work` that is no communication and ends within a
 /// limit of its own ("fsync of FILE"): while it answers so, ranks whose waits outlast timeout_s wait on.

@@ -3,6 +3,7 @@
 // The executor: one switch over the actions of this rank's list. It moves activations and gradients between stages and
 // calls the stages; it knows no schedule and makes no exception for the first or the last stage.
 
+#include <p3d/base/poll.hpp>
 #include <p3d/comm/communicator.hpp>
 #include <p3d/model/stage.hpp>
 #include <p3d/model/weights.hpp>
@@ -66,11 +67,10 @@ public:
   /// rank never stops computing because its neighbour is late.
   static constexpr int sends_in_flight = std::numeric_limits<int>::max();
 
-  /// `stages`: this rank's stages by number; `waited`: seconds that they have waited inside actions; `polls_often`:
-  /// what they wait for moves only while this rank looks (base::polls_often). All references, and the programs that
-  /// run, must outlive the executor.
+  /// `stages`: this rank's stages by number; `waited`: seconds that they have waited inside actions; `polls`: how often
+  /// GEMMs look after messages. All references, and the programs that run, must outlive the executor.
   Executor(std::map<int, StagePort<P>> stages, comm::Communicator& pipeline, device::ExecSpace const& exec,
-           std::function<double()> waited, bool polls_often);
+           std::function<double()> waited, base::Polls polls);
 
   /// Runs this rank's actions of `program` to the end and waits for everything outstanding. Losses are where
   /// Workspace::set_loss says. `loss_scale` as in Stage::backward; of no use in a forward-only program. The program
@@ -202,7 +202,7 @@ private:
   MessageStart start_;
   device::ExecSpace exec_;
   std::function<double()> waited_;
-  bool polls_often_;
+  base::Polls polls_;
   std::map<std::pair<int, int>, Messages> messages_;  ///< one for each (stage, slot)
   std::map<std::vector<schedule::Action> const*, std::vector<Detail>> details_;
   schedule::SlotNames slot_names_;              ///< the slots that the lists of the stream under way name

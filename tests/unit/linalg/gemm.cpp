@@ -228,14 +228,26 @@ TEST(Gemm, LooksAfterMessagesWithinALongOne) {
       };
       run(whole);
       auto const expected = whole.all();
-      for (bool const often : {false, true}) {
+      using p3d::base::Polls;
+      struct Case {
+        Polls rule;
+        bool (*function)();
+        bool often;
+      };
+      for (auto const& [rule, function, often] : {Case{Polls::rare, [] { return ++polls > 0; }, false},
+                                                  {Polls::often, [] { return ++polls < 0; }, true},
+                                                  {Polls::as_answered, [] { return ++polls > 0; }, true},
+                                                  {Polls::as_answered, [] { return ++polls < 0; }, false}}) {
         Matrix<float> const pieces("c", m, n, 2, 1);
         polls = 0;
         {
-          p3d::base::Polling const polling([] { ++polls; }, often);
+          p3d::base::Polling const polling(function, rule);
           run(pieces);
         }
         EXPECT_GE(polls, often && on_host ? 15 / threads : pieces_wanted) << m << " x " << n;
+        if (!often) {
+          EXPECT_LE(polls, pieces_wanted + 1) << m << " x " << n;
+        }
         auto const got = pieces.all();
         for (std::size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], 1e-4 * std::sqrt(1000.0)) << i;
       }
