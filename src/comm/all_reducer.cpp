@@ -52,6 +52,16 @@ constexpr std::size_t shortest_message = std::size_t{2} << 10, long_message = st
 enum Family { ring_family, tree_family, pairs_family };
 enum NodeFamily { between_family, scatter_family, gather_family, long_between_family };
 
+/// Warns, once, that a group which might share memory has none.
+void warn_of_messages(std::string const& group, std::string const& found) {
+  static bool warned = false;
+  if (!std::exchange(warned, true))
+    base::warn_root(
+        fmt::format("memory that the ranks of a node share, for the sums of '{}': {}. Messages carry them, "
+                    "which is slower and may round in another order",
+                    group, found));
+}
+
 /// Bytes of a message between so many ranks: the summands that arrive at the same time must not take too much memory.
 std::size_t piece_bytes(std::size_t ranks) { return std::clamp(most_arrivals / ranks, shortest_piece, longest_piece); }
 }  // namespace
@@ -78,14 +88,17 @@ AllReducer::AllReducer(Communicator& comm, AllReduce algorithm) : rank_(comm.ran
   bool const one_each = most_on_a_node_ == 1;  // then no ranks share memory
   bool const shares = algorithm == AllReduce::shared || algorithm == AllReduce::hierarchical ||
                       (algorithm == AllReduce::automatic && !one_each);
-  if (shares && !find_regions(comm) && algorithm != AllReduce::automatic) {
-    throw base::Error(
-        {.expected =
-             fmt::format("memory that the ranks of a node share, for the all-reduce '{}'", to_string(algorithm)),
-         .found = "none" + (node_memory_error().empty() ? " on some other rank" : ": " + node_memory_error()),
-         .where = fmt::format("rank {}, communicator '{}'", base::log_rank(), comm.name()),
-         .fix = "make /dev/shm larger (containers: --shm-size or --ipc=host), or set comm.allreduce to "
-                "\"ring\" or \"tree\""});
+  if (shares && !find_regions(comm)) {
+    auto const found = "none" + (node_memory_error().empty() ? " on some other rank" : ": " + node_memory_error());
+    if (algorithm == AllReduce::automatic)
+      warn_of_messages(comm.name(), found);
+    else
+      throw base::Error({.expected = fmt::format("memory that the ranks of a node share, for the all-reduce '{}'",
+                                                 to_string(algorithm)),
+                         .found = found,
+                         .where = fmt::format("rank {}, communicator '{}'", base::log_rank(), comm.name()),
+                         .fix = "make /dev/shm larger (containers: --shm-size or --ipc=host), or set comm.allreduce to "
+                                "\"ring\" or \"tree\""});
   }
   if (region_) make_shared(comm);
   // Places alone decide here, and lengths in choice(): so every run chooses the same.

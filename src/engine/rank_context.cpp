@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank is among the others: its mesh and groups, and the choices that depend on where ranks lie, which are how
-// messages over tp and GEMMs overlap, and how often GEMMs look after messages.
+// The mesh of a rank and its groups, and the choices that depend on where ranks lie: how messages over tp and GEMMs
+// overlap, and how often GEMMs look after messages.
 #include <p3d/engine/backend.hpp>
 #include "rank_context.hpp"
 

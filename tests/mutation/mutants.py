@@ -239,6 +239,9 @@ SCHEDULE = [
 ]
 
 COMM = [
+    ("shared_engine.hpp", "return team_.several_nodes; }", "return true; }", "comm_all_reduce_np2"),
+    ("engine.hpp", "virtual bool sends_messages() const { return true; }",
+     "virtual bool sends_messages() const { return false; }", "comm_all_reduce_np2"),
     ("mpi_calls.hpp", "  wake_peer(*pending.comm, peer);\n", "", "comm_wake_np2"),
     ("request.cpp", "for (int const peer : pending.peers) wake_peer(*pending.comm, peer);", "", "comm_wake_np2"),
     ("wait.cpp", "        if (spin()) break;\n", "", "comm_wake_np2"),
@@ -413,6 +416,9 @@ MODEL = [
 # Gradients that are late by one update (optimizer.delay).
 LATE = [
     ("rank_memory.cpp", "optim::age_versions(rank_->exec, unit.params.layout(), piece);", "", "engine_delay_np1"),
+    ("rank_memory.hpp", "updates_kept_ = std::min(delay_, updates);", "{}", "engine_pipedream_np1"),
+    ("../run/checkpoint_resume.cpp", "trainer.set_versions_made(file.header.versions_made);", "", "restart_stream"),
+    ("../run/checkpointing.cpp", "header.versions_made = trainer_->versions_made();", "", "restart_stream"),
     ("rank_memory.cpp", "shows_newest_ ? 0 : std::min(s.delay, updates_kept_)", "0", "engine_delay_np2"),
     ("rank_memory.cpp", "std::min(s.delay, updates_kept_)", "s.delay", "engine_delay_np1"),
     ("rank_memory.cpp", "if (std::exchange(counted_update_, update) != update) ", "", "engine_weights_np2"),
@@ -512,6 +518,7 @@ COMPRESSION = [
 ]
 
 LINALG = [
+    ("gemm.cpp", "width(base::poll())", "width(base::poll() && false)", "linalg"),
     ("onednn_call.hpp", "base::SignalsBlocked signals_;", "", "linalg"),
 ]
 

@@ -12,6 +12,7 @@ class Memory(nodes.NodesTest):
         wanted = self.run_to_end(None).numbers()
         run = self.run_to_end(self.cluster({}, {"shm": ENOUGH_FOR_MPI}), *layout(4, 1, 1))
         self.assertRegex(run.out, r"All-reduce \(comm.allreduce\): dp tree, ring from ")
+        self.assertEqual(run.err.count("Messages carry them, which is slower"), 1, run.text)
         self.assert_equal_numbers(run, wanted, 1e-9)
 
     def test_what_was_asked_for_is_refused(self):

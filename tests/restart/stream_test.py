@@ -132,6 +132,17 @@ class PipeDreams(Streams):
         self.assertEqual(changed[0], none[0])
         self.assertNotEqual(changed[1], none[1])
 
+    def test_a_stop_soon_after_a_start_from_one_version_changes_no_bit(self):
+        keys = ("run.precision=bf16", "precision.stochastic_rounding=true", "model.layers=3", "batch.global=4",
+                "model.tied_embeddings=false", "optimizer.lr_schedule=constant", "optimizer.warmup_steps=0",
+                "checkpoint.every=1", "checkpoint.keep=0")
+        restarts.train_with(self.folder, 1, *keys, "run.output_dir=start", "run.steps=3")
+        late = (*keys, "pipeline.delays=[3,1,0]", f"checkpoint.resume={next(self.folder.glob('start/**/*3.h5'))}")
+        for output, stops in {"straight": (), "stopped": (4, 5, 6)}.items():
+            for steps in (*stops, 9):
+                restarts.train_with(self.folder, 1, *late, f"run.output_dir={output}", f"run.steps={steps}")
+        self.assertEqual(self.history("stopped"), self.history("straight"))
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -221,6 +221,30 @@ TEST_P(AllReduces, GoOnWhileTheRankWaitsForADisk) {
   reduction.wait();
 }
 
+// Rank 0 looks while its sum is under way, before the others begin theirs.
+TEST_P(AllReduces, SayWhetherTheyAreMessages) {
+  std::vector<float> values(200003, 1.0F);
+  auto const bytes = static_cast<std::int64_t>(values.size() * sizeof(float));
+  auto const algorithm = world.all_reduce_algorithm(bytes);
+  if (p == 1 || algorithm == AllReduce::mpi) GTEST_SKIP() << "nothing, or MPI's";
+  bool const messages = world.nodes() > 1 || algorithm == AllReduce::ring || algorithm == AllReduce::tree;
+  auto const start = [&] {
+    return world.all_reduce(values.data(), static_cast<std::int64_t>(values.size()), Type::float32, Reduction::sum);
+  };
+  EXPECT_FALSE(progress());
+  std::vector<int> word(1, 0);
+  if (me == 0) {
+    auto reduction = start();
+    EXPECT_EQ(progress(), messages);
+    for (int r = 1; r < p; ++r) world.send(word.data(), 1, Type::int32, r, 9).wait();
+    reduction.wait();
+  } else {
+    world.recv(word.data(), 1, Type::int32, 0, 9).wait();
+    start().wait();
+  }
+  EXPECT_FALSE(progress());
+}
+
 TEST_P(AllReduces, RunHooksAndCountLikeAnyOperation) {
   float value = 1.0F;
   bool ran = false;
