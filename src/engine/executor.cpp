@@ -33,7 +33,12 @@ using schedule::Op;
 template <class P>
 Executor<P>::Executor(std::map<int, StagePort<P>> stages, comm::Communicator& pipeline, device::ExecSpace const& exec,
                       std::function<double()> waited, base::Polls polls)
-    : stages_(std::move(stages)), pipeline_(&pipeline), start_(pipeline), exec_(exec), waited_(std::move(waited)) {}
+    : stages_(std::move(stages)),
+      pipeline_(&pipeline),
+      start_(pipeline),
+      exec_(exec),
+      waited_(std::move(waited)),
+      polls_(polls) {}
 
 template <class P>
 std::vector<typename Executor<P>::Detail> const& Executor<P>::details(schedule::ValidProgram const& proved,
