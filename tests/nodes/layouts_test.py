@@ -37,6 +37,16 @@ class Layouts(nodes.NodesTest):
                 again = self.run_to_end(cluster, *layout(4, 1, 1), placement=placement)
                 self.assert_equal_numbers(again, first.numbers())
 
+    def test_overlap_over_tp_is_tried_between_hosts(self):
+        cluster = self.cluster()
+        wanted = self.run_to_end(None).numbers()
+        # All groups of tp between hosts; one of two; none.
+        for placement, tried in (("h0:1,h1:1,h0:1,h1:1", True), ("h0:3,h1:1", True), ("h0:2,h1:2", False)):
+            with self.subTest(placement):
+                run = self.run_to_end(cluster, *layout(2, 2, 1), "run.deterministic=false", placement=placement)
+                self.assertEqual("Overlap over tp (comm.overlap_tp): up to " in run.out, tried, run.text)
+                self.assert_equal_numbers(run, wanted, 1e-9)
+
 
 if __name__ == "__main__":
     nodes.main()
