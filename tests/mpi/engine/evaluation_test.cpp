@@ -91,6 +91,17 @@ TEST(Evaluation, WithADividedVocabulary) {
   EXPECT_NEAR(trainer.evaluate(1), expected.evaluate(1), 1e-12);
 }
 
+// Dropout is of training alone.
+TEST(Evaluation, DropsNothing) {
+  auto world = comm::Communicator::world();
+  auto config = make_config(*schedule::find_generator("1f1b"), world.size(), world.size(), {16, 16});
+  engine::Trainer<device::Fp64> plain(config, world);
+  config.model.dropout = 0.5;
+  engine::Trainer<device::Fp64> dropping(config, world);
+  EXPECT_EQ(dropping.evaluate(1), plain.evaluate(1));
+  EXPECT_NE(dropping.step().loss, plain.step().loss);
+}
+
 // What p3d eval says of the windows that a run reads is what the run says, with documents that do not see each other
 // too; and shorter windows of learned positions are those of a model with shorter sequences.
 TEST(Evaluation, ScoresAreThoseOfTheSameWindows) {
