@@ -202,7 +202,7 @@ private:
   MessageStart start_;
   device::ExecSpace exec_;
   std::function<double()> waited_;
-  base::Polls const polls_;  ///< const, so that no constructor forgets it
+  base::Polls const polls_;                           ///< const, so that no constructor forgets it
   std::map<std::pair<int, int>, Messages> messages_;  ///< one for each (stage, slot)
   std::map<std::vector<schedule::Action> const*, std::vector<Detail>> details_;
   schedule::SlotNames slot_names_;              ///< the slots that the lists of the stream under way name
