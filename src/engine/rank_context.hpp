@@ -66,8 +66,8 @@ struct RankContext {
   /// the loss of the whole group.
   bool counts_loss() const { return here.zero(layout::stage_axes.minus(layout::token_axes)); }
   bool divides() const { return config.memory.divides(); }
-  /// Chooses how messages over tp are hidden (comm.overlap_tp); where they go between nodes, by a trial. The mesh must
-  /// be prepared. Collective.
+  /// Chooses how messages over tp are hidden (comm.overlap_tp): by a rule, or by a trial where "auto" may change last
+  /// bits (run.deterministic = false) and they go between nodes. The mesh must be prepared. Collective.
   void choose_overlap();
   /// How often GEMMs look after messages that hide behind them. The mesh must be prepared.
   base::Polls polls();

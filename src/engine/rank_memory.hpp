@@ -130,7 +130,7 @@ public:
   }
   /// Sets what versions_made() was when a file was written that brought all versions.
   void set_versions_made(std::int64_t updates) {
-    if (!one_version_ && updates >= 0) updates_kept_ = std::min(delay_, updates);
+    if (!one_version_) updates_kept_ = updates < 0 ? delay_ : std::min(delay_, updates);
   }
   /// This update makes a version, of one stage or more: the updates that made the others are those before it.
   void count_version(std::int64_t update);

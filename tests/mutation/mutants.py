@@ -416,7 +416,8 @@ MODEL = [
 # Gradients that are late by one update (optimizer.delay).
 LATE = [
     ("rank_memory.cpp", "optim::age_versions(rank_->exec, unit.params.layout(), piece);", "", "engine_delay_np1"),
-    ("rank_memory.hpp", "updates_kept_ = std::min(delay_, updates);", "{}", "engine_pipedream_np1"),
+    ("rank_memory.hpp", "updates_kept_ = updates < 0 ? delay_ : std::min(delay_, updates);", "{}",
+     "engine_pipedream_np1"),
     ("../run/checkpoint_resume.cpp", "trainer.set_versions_made(file.header.versions_made);", "", "restart_stream"),
     ("../run/checkpointing.cpp", "header.versions_made = trainer_->versions_made();", "", "restart_stream"),
     ("rank_memory.cpp", "shows_newest_ ? 0 : std::min(s.delay, updates_kept_)", "0", "engine_delay_np2"),

@@ -217,7 +217,7 @@ struct Optimizer {
 
 /// The way in which messages over tp are hidden: by nothing; by GEMMs of weight gradients and of other operands that
 /// need no message (bulk); also the GEMM of a row-parallel linear, in token chunks; by these and by another
-/// microbatch. automatic: chunks, two, where messages are long.
+/// microbatch. automatic: chunks where messages are long, two or by a trial.
 enum class OverlapTp { automatic, none, bulk, chunks, microbatch };
 constexpr auto enum_names(OverlapTp) { return std::array{"auto", "none", "bulk", "chunks", "microbatch"}; }
 
