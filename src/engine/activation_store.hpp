@@ -9,7 +9,7 @@
 #include <p3d/base/error.hpp>
 #include <p3d/device/guard.hpp>
 #include <p3d/device/swap_file.hpp>
-#include <p3d/model/stage.hpp>
+#include <p3d/engine/stage_port.hpp>
 
 #include <map>
 #include <optional>
@@ -18,18 +18,10 @@
 
 namespace p3d::engine {
 
-template <class P>
 class ActivationStore {
 public:
-  using Stage = model::Stage<P>;
-
-  /// Bytes of the file that a stage takes: a place for every microbatch that is offloaded at a time.
-  static std::int64_t file_bytes(config::Config const& c, layout::StageMap const& stages, int stage,
-                                 layout::StageActivations const& sets) {
-    return layout::offloaded_file_bytes(c, stages, stage, sets, parallel::element_bytes<typename P::Storage>);
-  }
-
-  /// `settings`: of a file of at least the sum of file_bytes() of all stages; `in_memory`: as much host memory instead.
+  /// `settings`: of a file of at least the sum of layout::offloaded_file_bytes() of all stages; `in_memory`: as much
+  /// host memory instead.
   ActivationStore(device::ExecSpace const& exec, device::SwapSettings settings, bool in_memory = false) : exec_(exec) {
     if (in_memory) {
       host_ = HostBytes(Kokkos::view_alloc(Kokkos::WithoutInitializing, "p3d::engine::offloaded_activations"),
@@ -40,8 +32,8 @@ public:
   }
 
   /// Before the first action on a stage.
-  void add(Stage& stage, int places, std::int64_t bytes) {
-    auto& s = stages_[stage.index()];
+  void add(int number, StagePort& stage, int places, std::int64_t bytes) {
+    auto& s = stages_[number];
     s.stage = &stage;
     for (int k = 0; k < places; ++k) s.free.push_back(used_ + k * (bytes / places));
     used_ += bytes;
@@ -133,12 +125,12 @@ private:
   using Bytes = Kokkos::View<std::byte*, device::MemSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
   struct Traffic {
     device::SwapFile::Request write, read;
-    bool copies = false;             ///< copies to host memory may still run
-    HostBytes buffer;                ///< between slot and file, where the file cannot reach the slot
-    typename Stage::Region arrives;  ///< the region that the buffer goes to once it is read
-    bool writes_gradients = false;   ///< they are part of what is written
+    bool copies = false;            ///< copies to host memory may still run
+    HostBytes buffer;               ///< between slot and file, where the file cannot reach the slot
+    model::StageRegion arrives;     ///< the region that the buffer goes to once it is read
+    bool writes_gradients = false;  ///< they are part of what is written
   };
-  static Bytes view(typename Stage::Region const& region) {
+  static Bytes view(model::StageRegion const& region) {
     return Bytes(region.data, static_cast<std::size_t>(region.bytes));
   }
   static HostBytes part(HostBytes const& all, std::int64_t begin, std::int64_t bytes) {
@@ -155,7 +147,7 @@ private:
     model::TokenRows rows;
   };
   struct OfStage {
-    Stage* stage = nullptr;
+    StagePort* stage = nullptr;
     std::vector<std::int64_t> free;  ///< places, as offsets in the file
     std::map<int, Away> away;        ///< offloaded activations of each microbatch
     std::map<int, Traffic> traffic;  ///< requests of each slot

@@ -15,11 +15,10 @@
 #include <p3d/device/event.hpp>
 #include <p3d/schedule/offload.hpp>
 #include <p3d/schedule/query.hpp>
+#include <p3d/schedule/vocabulary.hpp>
 
 #include "activation_store.hpp"
-#include "executor_messages.hpp"
 #include "program_run.hpp"
-#include "stage_messages.hpp"
 #include "vocabulary_actions.hpp"
 
 #include <algorithm>
@@ -30,9 +29,8 @@ namespace p3d::engine {
 using schedule::Action;
 using schedule::Op;
 
-template <class P>
-Executor<P>::Executor(std::map<int, StagePort<P>> stages, comm::Communicator& pipeline, device::ExecSpace const& exec,
-                      std::function<double()> waited, base::Polls polls)
+Executor::Executor(std::map<int, StagePort*> stages, comm::Communicator& pipeline, device::ExecSpace const& exec,
+                   std::function<double()> waited, base::Polls polls)
     : stages_(std::move(stages)),
       pipeline_(&pipeline),
       start_(pipeline),
@@ -40,9 +38,8 @@ Executor<P>::Executor(std::map<int, StagePort<P>> stages, comm::Communicator& pi
       waited_(std::move(waited)),
       polls_(polls) {}
 
-template <class P>
-std::vector<typename Executor<P>::Detail> const& Executor<P>::details(schedule::ValidProgram const& proved,
-                                                                      std::vector<Action> const& actions) {
+std::vector<Executor::Detail> const& Executor::details(schedule::ValidProgram const& proved,
+                                                       std::vector<Action> const& actions) {
   schedule::Program const& program = proved;
   auto& out = details_[&actions];
   if (out.size() == actions.size()) return out;
@@ -77,14 +74,11 @@ std::vector<typename Executor<P>::Detail> const& Executor<P>::details(schedule::
   return out;
 }
 
-template <class P>
-typename Executor<P>::ProgramRun Executor<P>::prepare(schedule::ValidProgram const& proved, double loss_scale,
-                                                      Hooks const& hooks) {
+Executor::ProgramRun Executor::prepare(schedule::ValidProgram const& proved, double loss_scale, Hooks const& hooks) {
   auto const how = proved.execution();
   P3D_REQUIRE(how.rendezvous && how.sends_in_flight == sends_in_flight,
               "the program is proved for what the executor does");
   schedule::Program const& program = proved;
-  P3D_REQUIRE(!program.divides_vocabulary || vocabulary_, "a divided vocabulary has somebody for its actions");
   bool const training = proved.pass() == schedule::Pass::training;
   auto const& actions = program.ranks[static_cast<std::size_t>(pipeline_->rank())];
   ProgramRun run{program,
@@ -103,8 +97,7 @@ typename Executor<P>::ProgramRun Executor<P>::prepare(schedule::ValidProgram con
   return run;
 }
 
-template <class P>
-void Executor<P>::run(schedule::ValidProgram const& program, std::int64_t step, double loss_scale, Hooks const& hooks) {
+void Executor::run(schedule::ValidProgram const& program, std::int64_t step, double loss_scale, Hooks const& hooks) {
   auto run = prepare(program, loss_scale, hooks);
   auto const opened = std::exchange(opened_, {});
   P3D_REQUIRE(!opened.program || (opened.program == &run.program && opened.step == step),
@@ -112,10 +105,9 @@ void Executor<P>::run(schedule::ValidProgram const& program, std::int64_t step, 
   if (run.recorder && run.recorder != opened.recorder) run.recorder->begin_step(step);
   // Where messages are on their way while the rank computes, or begin when kernels have ended that were launched
   // before: else the next stage waits until this rank has launched its next action.
-  bool const exchanges =
-      run.waits_inside || run.program.divides_vocabulary || (pipeline_->size() > 1 && device::events_come_later());
+  bool const exchanges = run.waits_inside || vocabulary_ || (pipeline_->size() > 1 && device::events_come_later());
   base::Polling const polling(exchanges ? comm::progress : nullptr, polls_);
-  if (run.program.divides_vocabulary) vocabulary_->begin(run.program, run.training);
+  if (vocabulary_) vocabulary_->begin(run.program, run.training);
   auto const before = times_;
   run_actions(opened.actions, run.actions->size(), step, run);
   comm::set_activity(step, "end of the step");
@@ -124,12 +116,11 @@ void Executor<P>::run(schedule::ValidProgram const& program, std::int64_t step, 
   if (!run.training) times_ = before;
 }
 
-template <class P>
-void Executor<P>::run(schedule::Stream const& stream, bool another_follows, std::int64_t step, double loss_scale,
-                      Hooks const& hooks) {
+void Executor::run(schedule::Stream const& stream, bool another_follows, std::int64_t step, double loss_scale,
+                   Hooks const& hooks) {
   auto run = prepare(stream.steps, loss_scale, hooks);
   P3D_REQUIRE(!run.rounds, "the rounds of a step end with it");
-  P3D_REQUIRE(!run.pairs && !run.program.divides_vocabulary && store_ == nullptr, "a stream has F, B, I and W alone");
+  P3D_REQUIRE(!run.pairs && !vocabulary_ && !store_, "a stream has F, B, I and W alone");
   auto const opened = std::exchange(opened_, {});
   bool const begun = opened.program != nullptr;
   P3D_REQUIRE(begun || another_follows, "a step with a flush before and behind it is none of a stream");
@@ -160,21 +151,12 @@ void Executor<P>::run(schedule::Stream const& stream, bool another_follows, std:
   wait_for_all_sends(run);
 }
 
-template <class P>
-int Executor<P>::steps_early(Action const& action, ProgramRun const& run) {
+int Executor::steps_early(Action const& action, ProgramRun const& run) {
   return schedule::is_compute(action.op) ? action.microbatch / run.microbatches : 0;
 }
 
-template <class P>
-model::StageWeights<P> const& Executor<P>::weights(Action const& action, ProgramRun const& run) {
-  auto const& port = stages_.at(action.stage);
-  if (int const early = steps_early(action, run); early > 0) return port.ahead->at(static_cast<std::size_t>(early) - 1);
-  return port.weights->weights(action.version);
-}
-
-template <class P>
-void Executor<P>::open(schedule::ValidProgram const& program, schedule::Opening const& openings, std::int64_t step,
-                       Hooks const& hooks) {
+void Executor::open(schedule::ValidProgram const& program, schedule::Opening const& openings, std::int64_t step,
+                    Hooks const& hooks) {
   P3D_REQUIRE(!has_opened(), "one opening at a time");
   auto run = prepare(program, 0.0, hooks);
   P3D_REQUIRE(!run.pairs && !run.rounds, "an opening has no backward, nor half a pair or a part of the rounds");
@@ -186,29 +168,26 @@ void Executor<P>::open(schedule::ValidProgram const& program, schedule::Opening 
   opened_ = {&run.program, step, openings.actions.at(here), &openings.unmatched.at(here), hooks.length, run.recorder};
 }
 
-template <class P>
-void Executor<P>::record_into(Recorder* recorder) {
+void Executor::record_into(Recorder* recorder) {
   if (auto* const former = std::exchange(opened_.recorder, nullptr)) former->drop_step();
   recorder_ = recorder;
 }
 
-template <class P>
-void Executor<P>::abandon() {
+void Executor::abandon() {
   auto const opened = std::exchange(opened_, {});
   if (!opened.program) return;
   if (opened.recorder) opened.recorder->drop_step();
   // One after the other, in little memory: their other ends are in openings, which run to their ends by themselves.
   for (Action const& a : *opened.unmatched) {
     stage(a).shape(a.slot, opened.length ? opened.length(a.microbatch) : 0);
-    pass_empty(exec_, *pipeline_, stage(a), a, *opened.program);
+    stage(a).pass_empty(*pipeline_, a, *opened.program);
   }
   for (auto& [place, m] : messages_)
     for (auto* request : {&m.recv_activation, &m.recv_gradient, &m.send_activation, &m.send_gradient}) request->wait();
   if (vocabulary_) vocabulary_->finish([](comm::Request& request) { request.wait(); });
 }
 
-template <class P>
-void Executor<P>::run_actions(std::size_t first, std::size_t end, std::int64_t step, ProgramRun& run) {
+void Executor::run_actions(std::size_t first, std::size_t end, std::int64_t step, ProgramRun& run) {
   auto const& actions = *run.actions;
   auto const& known = *run.details;
   for (std::size_t i = first; i < end; ++i) {
@@ -229,8 +208,7 @@ void Executor<P>::run_actions(std::size_t first, std::size_t end, std::int64_t s
   if (run.rounds) start_rounds(end, run);
 }
 
-template <class P>
-void Executor<P>::execute_recorded(Action const& action, Detail const& detail, ProgramRun& run) {
+void Executor::execute_recorded(Action const& action, Detail const& detail, ProgramRun& run) {
   run.recorder->begin_action();
   execute(action, detail, run);
   comm::settle();
@@ -238,8 +216,7 @@ void Executor<P>::execute_recorded(Action const& action, Detail const& detail, P
   run.recorder->end_action(action);
 }
 
-template <class P>
-void Executor<P>::execute_timed(Action const& action, Detail const& detail, ProgramRun& run) {
+void Executor::execute_timed(Action const& action, Detail const& detail, ProgramRun& run) {
   base::Stopwatch watch;
   if (run.recorder) {
     execute_recorded(action, detail, run);
@@ -250,15 +227,13 @@ void Executor<P>::execute_timed(Action const& action, Detail const& detail, Prog
   book(action.op, watch.seconds());
 }
 
-template <class P>
-void Executor<P>::book(Op op, double seconds) {
+void Executor::book(Op op, double seconds) {
   auto const at = static_cast<std::size_t>(op);
   action_times_.seconds[at] += seconds;
   ++action_times_.calls[at];
 }
 
-template <class P>
-void Executor<P>::before(Action const& action, ProgramRun const& run) {
+void Executor::before(Action const& action, ProgramRun const& run) {
   if (deferred_.empty()) return;
   start_.release();
   post_deferred(run);
@@ -267,8 +242,7 @@ void Executor<P>::before(Action const& action, ProgramRun const& run) {
   if (needed || !schedule::has_microbatch(action.op)) flush_deferred(run);
 }
 
-template <class P>
-void Executor<P>::execute_pair(std::size_t first, ProgramRun& run) {
+void Executor::execute_pair(std::size_t first, ProgramRun& run) {
   auto const& actions = *run.actions;
   auto const& known = *run.details;
   Action const &f = actions[first], &b = actions[first + 1];
@@ -300,8 +274,7 @@ void Executor<P>::execute_pair(std::size_t first, ProgramRun& run) {
   run.recorder->end_pair(f, busy[0], b, busy[1]);
 }
 
-template <class P>
-void Executor<P>::execute(Action const& action, Detail const& detail, ProgramRun& run) {
+void Executor::execute(Action const& action, Detail const& detail, ProgramRun& run) {
   before(action, run);
   if (steps_early(action, run) > 0) timed(Phase::optimizer, run.hooks.newest_needed);
   switch (action.op) {
@@ -335,7 +308,9 @@ void Executor<P>::execute(Action const& action, Detail const& detail, ProgramRun
     case Op::gather_weights:
     case Op::release_weights:
     case Op::offload_weights:
-    case Op::reload_weights: timed(Phase::dp_comm, [&] { move_weights(action); }); break;
+    case Op::reload_weights:
+      timed(Phase::dp_comm, [&] { stage(action).move_weights(action.op, action.version); });
+      break;
     case Op::embed_forward:
     case Op::head_forward:
     case Op::head_backward:
@@ -343,39 +318,23 @@ void Executor<P>::execute(Action const& action, Detail const& detail, ProgramRun
   }
 }
 
-template <class P>
-void Executor<P>::vocabulary(Action const& action, Detail const& detail, ProgramRun& run) {
+void Executor::vocabulary(Action const& action, Detail const& detail, ProgramRun& run) {
+  P3D_REQUIRE(vocabulary_, "a program with E, S, T and G has somebody for them");
   auto const wait = [&](comm::Request& request) { timed_wait(request, action.op, action, run); };
   vocabulary_->prepare(action, wait);
   bool const forward = !schedule::makes_vocabulary_gradient(action.op);
   if (action.op != Op::head_backward)
     timed(Phase::other, [&] { run.hooks.load_part(action.op, action.slot, action.microbatch); });
-  timed(forward ? Phase::forward : Phase::backward,
-        [&] { vocabulary_->execute(action, weights(action, run), run.loss_scale, wait); });
+  timed(forward ? Phase::forward : Phase::backward, [&] { vocabulary_->execute(action, run.loss_scale, wait); });
   if (!detail.completes) return;
   auto const& s = stage(action);
   run.hooks.gradients_ready(action.stage, 0, s.first_own_param());
   run.hooks.gradients_ready(action.stage, s.end_of_own_params(), s.num_params());
 }
 
-template <class P>
-void Executor<P>::move_weights(Action const& action) {
-  auto& provider = *stages_.at(action.stage).weights;
-  switch (action.op) {
-    case Op::gather_weights: return provider.gather(action.version);
-    case Op::release_weights: return provider.release(action.version);
-    case Op::offload_weights: return provider.offload(action.version);
-    default: return provider.reload(action.version);
-  }
-}
+Executor::Messages& Executor::messages(Action const& action) { return messages_[{action.stage, action.slot}]; }
 
-template <class P>
-typename Executor<P>::Messages& Executor<P>::messages(Action const& action) {
-  return messages_[{action.stage, action.slot}];
-}
-
-template <class P>
-void Executor<P>::take_slot(Action const& action, ProgramRun const& run) {
+void Executor::take_slot(Action const& action, ProgramRun const& run) {
   // The slot's buffers may still be on their way from its last microbatch.
   auto& m = messages(action);
   timed_wait(m.send_activation, Op::send_activation, action, run);
@@ -383,13 +342,11 @@ void Executor<P>::take_slot(Action const& action, ProgramRun const& run) {
   wait_for_store(Op::offload_activations, action.stage, action, run);
 }
 
-template <class P>
-void Executor<P>::shape_slot(Action const& action, ProgramRun const& run) {
+void Executor::shape_slot(Action const& action, ProgramRun const& run) {
   stage(action).shape(action.slot, run.hooks.length ? run.hooks.length(action.microbatch) : 0);
 }
 
-template <class P>
-void Executor<P>::move_activations(Action const& action, Detail const& detail, ProgramRun& run) {
+void Executor::move_activations(Action const& action, Detail const& detail, ProgramRun& run) {
   P3D_REQUIRE(store_ != nullptr, "a program that offloads activations has a store for them");
   if (action.op == Op::offload_activations)
     return timed(Phase::other,
@@ -404,8 +361,7 @@ void Executor<P>::move_activations(Action const& action, Detail const& detail, P
   timed(Phase::other, [&] { store_->reload(action.stage, action.slot, action.microbatch, detail.gradients); });
 }
 
-template <class P>
-void Executor<P>::wait_for_store(Op move, int stage, Action const& action, ProgramRun const& run) {
+void Executor::wait_for_store(Op move, int stage, Action const& action, ProgramRun const& run) {
   if (store_ == nullptr) return;
   bool const written = move == Op::offload_activations;
   int const slot = stage == action.stage ? action.slot : slot_of(stage, action);
@@ -415,17 +371,15 @@ void Executor<P>::wait_for_store(Op move, int stage, Action const& action, Progr
   if (run.recorder) run.recorder->waited({move, stage, written ? -1 : action.microbatch, slot}, begin);
 }
 
-template <class P>
-void Executor<P>::take_input(int stage, Action const& action, ProgramRun const& run) {
-  auto& previous = *stages_.at(stage - 1).stage;
+void Executor::take_input(int stage, Action const& action, ProgramRun const& run) {
+  auto const& previous = *stages_.at(stage - 1);
   int const slot = slot_of(stage - 1, action);
   if (previous.hands_on() && stages_.contains(stage - 2)) take_input(stage - 1, action, run);
   wait_for_store(Op::reload_activations, stage - 1, action, run);
-  stages_.at(stage).stage->take_input(slot_of(stage, action), previous.output(slot));
+  stages_.at(stage)->take_input(slot_of(stage, action), previous.output(slot));
 }
 
-template <class P>
-void Executor<P>::prepare_forward(Action const& action, Detail const& detail, ProgramRun& run) {
+void Executor::prepare_forward(Action const& action, Detail const& detail, ProgramRun& run) {
   auto& m = messages(action);
   slot_of_[{action.stage, action.microbatch}] = action.slot;
   if (m.recv_activation.active()) {
@@ -436,21 +390,19 @@ void Executor<P>::prepare_forward(Action const& action, Detail const& detail, Pr
     if (detail.reads_previous) take_input(action.stage, action, run);
   }
   timed(Phase::other, [&] { run.hooks.load(action.stage, action.slot, action.microbatch); });
-  if (run.program.divides_vocabulary && action.stage == 0)
+  if (schedule::exchange_read(run.program, action))
     vocabulary_->begin_forward(action.microbatch, stage(action).input(action.slot),
                                [&](comm::Request& request) { timed_wait(request, action.op, action, run); });
 }
 
-template <class P>
-void Executor<P>::forward(Action const& action, ProgramRun& run) {
+void Executor::forward(Action const& action, ProgramRun& run) {
   stage(action).forward(weights(action, run), action.slot, run.training);
-  if (run.program.divides_vocabulary && action.stage + 1 == run.program.num_stages)
+  if (schedule::exchange_given(run.program, action))
     vocabulary_->end_forward(action.microbatch, stage(action).head_input(action.slot),
                              [&](comm::Request& request) { timed_wait(request, action.op, action, run); });
 }
 
-template <class P>
-void Executor<P>::prepare_backward(Action const& action, Detail const& detail, ProgramRun& run) {
+void Executor::prepare_backward(Action const& action, Detail const& detail, ProgramRun& run) {
   auto& s = stage(action);
   auto& m = messages(action);
   wait_for_store(Op::reload_activations, action.stage, action, run);
@@ -462,13 +414,12 @@ void Executor<P>::prepare_backward(Action const& action, Detail const& detail, P
       timed_wait(m.recv_gradient, Op::recv_gradient, action, run);
     } else if (detail.reads_next) {
       int owner = action.stage + 1;
-      while (!stages_.at(owner).stage->has_gradient()) ++owner;
+      while (!stages_.at(owner)->has_gradient()) ++owner;
       wait_for_store(Op::reload_activations, owner, action, run);
-      s.take_gradient(action.slot, stages_.at(owner).stage->gradient(slot_of(owner, action)));
+      s.take_gradient(action.slot, stages_.at(owner)->gradient(slot_of(owner, action)));
     }
   }
-  if (run.program.divides_vocabulary && schedule::makes_input_gradient(action.op) &&
-      action.stage + 1 == run.program.num_stages)
+  if (schedule::exchange_read(run.program, action))
     s.take_head_gradient(action.slot, vocabulary_->begin_backward(action.microbatch, [&](comm::Request& request) {
       timed_wait(request, action.op, action, run);
     }));
@@ -477,25 +428,20 @@ void Executor<P>::prepare_backward(Action const& action, Detail const& detail, P
   if (action.op == Op::backward_input) timed_wait(m.send_activation, Op::send_activation, action, run);
 }
 
-template <class P>
-void Executor<P>::backward(Action const& action, Detail const& detail, ProgramRun& run) {
+void Executor::backward(Action const& action, Detail const& detail, ProgramRun& run) {
   auto& s = stage(action);
-  typename model::Stage<P>::Ready ready;
+  std::function<void(std::size_t first, std::size_t last)> ready;
   if (detail.completes) {
     ready = [&](std::size_t first, std::size_t end) { run.hooks.gradients_ready(action.stage, first, end); };
   }
-  auto const& w = weights(action, run);
-  if (action.op == Op::backward) s.backward(w, action.slot, run.loss_scale, ready);
-  if (action.op == Op::backward_input) s.backward_input(w, action.slot, run.loss_scale);
-  if (action.op == Op::backward_weight) s.backward_weight(w, action.slot, ready);
-  if (run.program.divides_vocabulary && schedule::makes_input_gradient(action.op) && action.stage == 0)
+  s.backward(action.op, weights(action, run), action.slot, run.loss_scale, ready);
+  if (schedule::exchange_given(run.program, action))
     vocabulary_->end_backward(action.microbatch, s.gradient(action.slot),
                               [&](comm::Request& request) { timed_wait(request, action.op, action, run); });
 }
 
-template <class P>
 template <class Work>
-void Executor<P>::timed(Phase phase, Work&& work) {
+void Executor::timed(Phase phase, Work&& work) {
   double const waited_before = waited_();
   base::Stopwatch watch;
   work();
@@ -504,8 +450,7 @@ void Executor<P>::timed(Phase phase, Work&& work) {
   times_[Phase::stage_comm] += waited;
 }
 
-template <class P>
-void Executor<P>::timed_wait(comm::Request& request, Op message, Action const& action, ProgramRun const& run) {
+void Executor::timed_wait(comm::Request& request, Op message, Action const& action, ProgramRun const& run) {
   if (!request.active()) return;
   start_.release();
   if (!deferred_.empty()) {
@@ -520,9 +465,5 @@ void Executor<P>::timed_wait(comm::Request& request, Op message, Action const& a
   bool const sends = schedule::is_send(message);
   if (run.recorder) run.recorder->waited({message, action.stage, sends ? -1 : action.microbatch, action.slot}, begin);
 }
-
-#define P3D_INSTANTIATE(P) template class Executor<P>;
-P3D_POLICIES(P3D_INSTANTIATE)
-#undef P3D_INSTANTIATE
 
 }  // namespace p3d::engine

@@ -6,8 +6,7 @@
 namespace p3d::engine {
 
 /// The state of one pass over a program.
-template <class P>
-struct Executor<P>::ProgramRun {
+struct Executor::ProgramRun {
   schedule::Program const& program;
   bool pairs, waits_inside, training;
   double loss_scale;

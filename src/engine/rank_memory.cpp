@@ -184,12 +184,12 @@ void RankMemory<P>::offload_state() {
 
 template <class P>
 void RankMemory<P>::offload_activations() {
-  using Store = ActivationStore<P>;
   auto const& config = rank_->config;
   auto const& plan = rank_->plan;
   std::int64_t bytes = 0;
   auto const file_bytes = [&](int stage) {
-    return Store::file_bytes(config, plan.stages, stage, plan.activations[static_cast<std::size_t>(stage)]);
+    return layout::offloaded_file_bytes(config, plan.stages, stage, plan.activations[static_cast<std::size_t>(stage)],
+                                        parallel::element_bytes<typename P::Storage>);
   };
   for (auto const& [number, unit] : units_) bytes += file_bytes(number);
   if (bytes == 0) return;
@@ -197,7 +197,7 @@ void RankMemory<P>::offload_activations() {
                             config.memory.offload_activations == config::OffloadTo::host);
   for (auto& [number, unit] : units_)
     if (int const places = plan.activations[static_cast<std::size_t>(number)].offload_places; places > 0)
-      activation_store_->add(unit->stage, places, file_bytes(number));
+      activation_store_->add(number, *unit->port, places, file_bytes(number));
 }
 
 template <class P>

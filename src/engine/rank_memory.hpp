@@ -45,7 +45,7 @@ public:
   /// The rank's part of the vocabulary, where it is divided over the pipeline; else null.
   model::VocabularyPart<P>* vocabulary() { return vocabulary_ ? &*vocabulary_ : nullptr; }
   /// The store to which memory.offload_activations moves activations; null: none.
-  ActivationStore<P>* activation_store() { return activation_store_ ? &*activation_store_ : nullptr; }
+  ActivationStore* activation_store() { return activation_store_ ? &*activation_store_ : nullptr; }
   device::Arena const& arena() const { return *arena_; }
   parallel::ReplicaGroups replica_groups() {
     return own_group_.valid() ? parallel::ReplicaGroups{&own_group_, &between_groups_} : parallel::ReplicaGroups{};
@@ -193,7 +193,7 @@ private:
   std::deque<model::Workspace<P>> workspaces_;
   std::optional<model::VocabularyPart<P>> vocabulary_;
   std::map<int, std::unique_ptr<StageUnit<P>>> units_;
-  std::optional<ActivationStore<P>> activation_store_;
+  std::optional<ActivationStore> activation_store_;
   bool master_is_newer_ = true;  ///< than what layers read: at the start, and after a checkpoint was copied in
   std::int64_t delay_;           ///< updates by which gradients are late, the largest number
   bool many_versions_;           ///< see has_many_versions()

@@ -11,7 +11,7 @@
 
 namespace p3d::engine {
 
-static_assert(Executor<device::Fp32>::sends_in_flight == execution.sends_in_flight);
+static_assert(Executor::sends_in_flight == execution.sends_in_flight);
 
 plan::Platform platform() {
   return {.gpu = !device::on_host(),

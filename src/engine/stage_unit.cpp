@@ -6,6 +6,8 @@
 
 #include <utility>
 
+#include "typed_port.hpp"
+
 namespace p3d::engine {
 
 namespace {
@@ -89,14 +91,15 @@ StageUnit<P>::StageUnit(RankContext& rank, int number, device::Arena& arena, mod
   }
   if (!c.memory.divides() && !c.memory.moves_weights()) {
     weights = provider(number, params, std::move(whole));
-    return;
+  } else {
+    auto own = std::make_unique<ShardedWeights<P>>(
+        rank.exec, params, std::move(whole), !c.memory.moves_weights(),
+        [&rank](layout::AxisSet axes) -> comm::Communicator& { return rank.along(axes); }, groups,
+        lender ? lender->sharded : nullptr);
+    sharded = own.get();
+    weights = std::move(own);
   }
-  auto own = std::make_unique<ShardedWeights<P>>(
-      rank.exec, params, std::move(whole), !c.memory.moves_weights(),
-      [&rank](layout::AxisSet axes) -> comm::Communicator& { return rank.along(axes); }, groups,
-      lender ? lender->sharded : nullptr);
-  sharded = own.get();
-  weights = std::move(own);
+  port = std::make_unique<TypedPort<P>>(rank.exec, stage, *weights, ahead);
 }
 
 template <class P>

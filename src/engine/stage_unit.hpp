@@ -8,6 +8,7 @@
 #include <p3d/optim/optimizer.hpp>
 #include <p3d/parallel/compression.hpp>
 #include <p3d/parallel/gradients.hpp>
+#include <p3d/engine/stage_port.hpp>
 #include <p3d/engine/trainer.hpp>
 
 #include <cstddef>
@@ -42,6 +43,7 @@ struct StageUnit {
   std::vector<model::StageWeights<P>> ahead;  ///< these weights as layers read them; empty without a stream
   bool reduced_before = false;                ///< in this step
   int reductions = 0;                         ///< in this step, those of no sum among them
+  std::unique_ptr<StagePort> port;            ///< the stage as the executor calls it, with `weights` and `ahead`
 
   /// `pooled`: memory for whole weights and gradients that come and go; null: the unit has its own. `lender`: the unit
   /// whose embedding this stage reads too, or null.

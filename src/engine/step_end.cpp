@@ -25,7 +25,7 @@
 namespace p3d::engine {
 
 template <class P>
-StepEnd<P>::StepEnd(RankContext& rank, BatchLoader& loader, RankMemory<P>& memory, Executor<P>& executor)
+StepEnd<P>::StepEnd(RankContext& rank, BatchLoader& loader, RankMemory<P>& memory, Executor& executor)
     : rank_(&rank), loader_(&loader), memory_(&memory), executor_(&executor), loss_scaler_(rank.config.precision) {
   auto const& c = rank.config;
   auto const& stages = rank.plan.stages;

@@ -38,7 +38,7 @@ template <class P>
 class StepEnd {
 public:
   /// Collective.
-  StepEnd(RankContext& rank, BatchLoader& loader, RankMemory<P>& memory, Executor<P>& executor);
+  StepEnd(RankContext& rank, BatchLoader& loader, RankMemory<P>& memory, Executor& executor);
   StepEnd(StepEnd const&) = delete;
   StepEnd& operator=(StepEnd const&) = delete;
 
@@ -139,7 +139,7 @@ private:
   RankContext* rank_;
   BatchLoader* loader_;
   RankMemory<P>* memory_;
-  Executor<P>* executor_;
+  Executor* executor_;
   comm::Communicator tie_group_;  ///< the ranks of the first and the last stage, where both have a tied embedding
   comm::Request tie_{};           ///< the sum of its gradient over the two
   optim::LossScaler loss_scaler_;

@@ -44,10 +44,10 @@ RunPlan plan_together(config::Config const& config, comm::Communicator const& pa
 }
 
 template <class P>
-Executor<P> make_executor(RankContext& rank, RankMemory<P>& memory) {
-  std::map<int, StagePort<P>> stages;
-  for (auto& [number, unit] : memory.units()) stages[number] = {&unit->stage, unit->weights.get(), &unit->ahead};
-  return Executor<P>(
+Executor make_executor(RankContext& rank, RankMemory<P>& memory) {
+  std::map<int, StagePort*> stages;
+  for (auto& [number, unit] : memory.units()) stages[number] = unit->port.get();
+  return Executor(
       std::move(stages), rank.mesh.along("pp"), rank.exec, [&rank] { return rank.wait_seconds(); }, rank.polls());
 }
 
@@ -59,8 +59,8 @@ struct Trainer<P>::State {
   BatchLoader loader;
   RankMemory<P> memory;
   VocabularyCommunicators vocabulary_communicators;
-  std::optional<VocabularyActions<P>> vocabulary;  ///< empty unless the vocabulary is divided over the pipeline
-  Executor<P> executor;
+  std::optional<PartActions<P>> vocabulary;  ///< empty unless the vocabulary is divided over the pipeline
+  Executor executor;
   StepEnd<P> end;
   ExpertBalance<P> balance;
   Inspection<P> inspection;
@@ -107,7 +107,8 @@ struct Trainer<P>::State {
           same("vocabulary-gradient")};
     for (auto* summed : {&to.sum, &to.input_gradient}) summed->prepare(all_reduce_settings(rank.config));
     auto const& stages = rank.plan.stages;
-    vocabulary.emplace(*memory.vocabulary(), to, rank.exec, stages.pipeline_rank(0),
+    auto& first_unit = *memory.units().begin()->second;
+    vocabulary.emplace(*memory.vocabulary(), *first_unit.weights, to, rank.exec, stages.pipeline_rank(0),
                        stages.pipeline_rank(stages.num_stages() - 1));
     executor.divide_vocabulary(*vocabulary);
   }

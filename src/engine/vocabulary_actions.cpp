@@ -2,6 +2,9 @@
 #include "vocabulary_actions.hpp"
 
 #include <p3d/collectives/collectives.hpp>
+#include <p3d/engine/precision.hpp>
+
+#include "typed_port.hpp"
 
 namespace p3d::engine {
 
@@ -12,14 +15,14 @@ using schedule::vocabulary_slots;
 static_assert(vocabulary_slots == schedule::VocabularySlots{2, 2, 2}, "as model::VocabularyPart has buffers");
 
 template <class P>
-VocabularyActions<P>::VocabularyActions(model::VocabularyPart<P>& part, VocabularyCommunicators& communicators,
-                                        device::ExecSpace const& exec, int first, int last)
-    : part_(&part), to_(&communicators), exec_(exec), first_(first), last_(last) {
+PartActions<P>::PartActions(model::VocabularyPart<P>& part, model::WeightProvider<P>& weights,
+                            VocabularyCommunicators& communicators, device::ExecSpace const& exec, int first, int last)
+    : part_(&part), weights_(&weights), to_(&communicators), exec_(exec), first_(first), last_(last) {
   for (int r = 0; r <= part.ranks(); ++r) bounds_.push_back(r * part.part_size());
 }
 
 template <class P>
-void VocabularyActions<P>::begin(schedule::Program const& program, bool training) {
+void PartActions<P>::begin(schedule::Program const& program, bool training) {
   training_ = training;
   microbatches_ = program.num_microbatches;
   for (int m = 0; m < vocabulary_slots.head && !gives_output(); ++m) share_output(m);
@@ -27,14 +30,14 @@ void VocabularyActions<P>::begin(schedule::Program const& program, bool training
 }
 
 template <class P>
-void VocabularyActions<P>::share_output(int m) {
+void PartActions<P>::share_output(int m) {
   if (m >= microbatches_) return;
   int const slot = m % vocabulary_slots.head;
   output_[at(slot)] = collectives::start_broadcast<S>(exec_, to_->output, device::flat(part_->output(slot)), last_);
 }
 
 template <class P>
-void VocabularyActions<P>::share_gradient(int m) {
+void PartActions<P>::share_gradient(int m) {
   if (m >= microbatches_ || !training_) return;
   int const slot = m % vocabulary_slots.gradient;
   gradient_[at(slot)] =
@@ -42,7 +45,7 @@ void VocabularyActions<P>::share_gradient(int m) {
 }
 
 template <class P>
-void VocabularyActions<P>::prepare(Action const& a, Wait const& wait) {
+void PartActions<P>::prepare(Action const& a, Wait const& wait) {
   auto const slot = at(a.slot);
   switch (a.op) {
     case Op::embed_forward: return wait(sum_[slot]);
@@ -59,8 +62,8 @@ void VocabularyActions<P>::prepare(Action const& a, Wait const& wait) {
 }
 
 template <class P>
-void VocabularyActions<P>::execute(Action const& a, model::StageWeights<P> const& w, double loss_scale,
-                                   Wait const& wait) {
+void PartActions<P>::execute(Action const& a, double loss_scale, Wait const& wait) {
+  auto const& w = weights_->weights(a.version);
   auto const slot = at(a.slot);
   switch (a.op) {
     case Op::embed_forward:
@@ -89,42 +92,42 @@ void VocabularyActions<P>::execute(Action const& a, model::StageWeights<P> const
 }
 
 template <class P>
-void VocabularyActions<P>::begin_forward(int m, device::View2<S> input, Wait const& wait) {
+void PartActions<P>::begin_forward(int m, SlotRows input, Wait const& wait) {
   int const slot = m % vocabulary_slots.embed;
   wait(sum_[at(slot)]);
-  Kokkos::deep_copy(exec_, input, part_->sum(slot));
+  Kokkos::deep_copy(exec_, typed<S>(input), part_->sum(slot));
 }
 
 template <class P>
-void VocabularyActions<P>::end_forward(int m, device::View2<S const> result, Wait const& wait) {
+void PartActions<P>::end_forward(int m, SlotRows result, Wait const& wait) {
   int const slot = m % vocabulary_slots.head;
   wait(output_[at(slot)]);
-  Kokkos::deep_copy(exec_, part_->output(slot), result);
+  Kokkos::deep_copy(exec_, part_->output(slot), typed<S const>(result));
   share_output(m);
 }
 
 template <class P>
-device::View2<typename P::Storage const> VocabularyActions<P>::begin_backward(int m, Wait const& wait) {
+SlotRows PartActions<P>::begin_backward(int m, Wait const& wait) {
   int const slot = m % vocabulary_slots.head;
   wait(input_gradient_[at(slot)]);
-  return part_->input_gradient(slot);
+  return slot_rows(part_->input_gradient(slot));
 }
 
 template <class P>
-void VocabularyActions<P>::end_backward(int m, device::View2<S const> gradient, Wait const& wait) {
+void PartActions<P>::end_backward(int m, SlotRows gradient, Wait const& wait) {
   int const slot = m % vocabulary_slots.gradient;
   wait(gradient_[at(slot)]);
-  Kokkos::deep_copy(exec_, part_->gradient(slot), gradient);
+  Kokkos::deep_copy(exec_, part_->gradient(slot), typed<S const>(gradient));
   share_gradient(m);
 }
 
 template <class P>
-void VocabularyActions<P>::finish(Wait const& wait) {
+void PartActions<P>::finish(Wait const& wait) {
   for (auto* requests : {&sum_, &output_, &parts_, &input_gradient_, &gradient_})
     for (auto& request : *requests) wait(request);
 }
 
-#define P3D_INSTANTIATE(P) template class VocabularyActions<P>;
+#define P3D_INSTANTIATE(P) template class PartActions<P>;
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE
 

@@ -3,7 +3,9 @@
 // Carries out E, S, T and G of a rank, and the exchanges between the ranks of a pipeline (schedule/vocabulary.hpp).
 
 #include <p3d/comm/communicator.hpp>
+#include <p3d/engine/stage_port.hpp>
 #include <p3d/model/vocabulary.hpp>
+#include <p3d/model/weights.hpp>
 #include <p3d/schedule/vocabulary.hpp>
 
 #include <array>
@@ -19,33 +21,50 @@ struct VocabularyCommunicators {
   comm::Communicator sum, output, parts, input_gradient, gradient;
 };
 
-template <class P>
+/// The executor's calls, without the types of the numbers.
 class VocabularyActions {
 public:
   /// Has the executor wait for an exchange.
   using Wait = std::function<void(comm::Request&)>;
-  /// All must outlive it. `first`, `last`: the pipeline ranks of the first and of the last stage.
-  VocabularyActions(model::VocabularyPart<P>& part, VocabularyCommunicators& communicators,
-                    device::ExecSpace const& exec, int first, int last);
+  virtual ~VocabularyActions() = default;
 
   /// Before a program's first action: asks for what other ranks will give.
-  void begin(schedule::Program const& program, bool training);
+  virtual void begin(schedule::Program const& program, bool training) = 0;
   /// E, S, T or G, whose tokens are loaded. Losses count on the last stage's rank.
-  void execute(schedule::Action const& action, model::StageWeights<P> const& w, double loss_scale, Wait const& wait);
+  virtual void execute(schedule::Action const& action, double loss_scale, Wait const& wait) = 0;
   /// Waits until an E, S, T or G has what it reads and its buffers are free.
-  void prepare(schedule::Action const& action, Wait const& wait);
+  virtual void prepare(schedule::Action const& action, Wait const& wait) = 0;
 
   // Around the actions of the stages.
   /// Fills the first stage's input.
-  void begin_forward(int microbatch, device::View2<typename P::Storage> input, Wait const& wait);
+  virtual void begin_forward(int microbatch, SlotRows input, Wait const& wait) = 0;
   /// Gives the last stage's result to all.
-  void end_forward(int microbatch, device::View2<typename P::Storage const> result, Wait const& wait);
+  virtual void end_forward(int microbatch, SlotRows result, Wait const& wait) = 0;
   /// The gradient of that.
-  device::View2<typename P::Storage const> begin_backward(int microbatch, Wait const& wait);
+  virtual SlotRows begin_backward(int microbatch, Wait const& wait) = 0;
   /// Gives the gradient of the first stage's input to all.
-  void end_backward(int microbatch, device::View2<typename P::Storage const> gradient, Wait const& wait);
+  virtual void end_backward(int microbatch, SlotRows gradient, Wait const& wait) = 0;
   /// Waits for all that is under way.
-  void finish(Wait const& wait);
+  virtual void finish(Wait const& wait) = 0;
+};
+
+/// They work on a part of the vocabulary in its types.
+template <class P>
+class PartActions final : public VocabularyActions {
+public:
+  /// `weights`: those of the rank's first stage, with which the part lies. `first`, `last`: the pipeline ranks of the
+  /// first and of the last stage. All must outlive it.
+  PartActions(model::VocabularyPart<P>& part, model::WeightProvider<P>& weights, VocabularyCommunicators& communicators,
+              device::ExecSpace const& exec, int first, int last);
+
+  void begin(schedule::Program const& program, bool training) override;
+  void execute(schedule::Action const& action, double loss_scale, Wait const& wait) override;
+  void prepare(schedule::Action const& action, Wait const& wait) override;
+  void begin_forward(int microbatch, SlotRows input, Wait const& wait) override;
+  void end_forward(int microbatch, SlotRows result, Wait const& wait) override;
+  SlotRows begin_backward(int microbatch, Wait const& wait) override;
+  void end_backward(int microbatch, SlotRows gradient, Wait const& wait) override;
+  void finish(Wait const& wait) override;
 
 private:
   using S = typename P::Storage;
@@ -57,6 +76,7 @@ private:
   void share_gradient(int microbatch);
 
   model::VocabularyPart<P>* part_;
+  model::WeightProvider<P>* weights_;
   VocabularyCommunicators* to_;
   device::ExecSpace exec_;
   int first_, last_, microbatches_ = 0;

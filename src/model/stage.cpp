@@ -98,7 +98,7 @@ View2<device::bfloat16> Stage<P>::narrow(int slot, Message message) const {
 }
 
 template <class P>
-typename Stage<P>::Region Stage<P>::offloaded(int slot, bool gradients) const {
+StageRegion Stage<P>::offloaded(int slot, bool gradients) const {
   auto const& s = slots_[at(slot)];
   return {arena_begin_ + s.begin, static_cast<std::int64_t>((gradients ? s.end : s.saved_end) - s.begin)};
 }

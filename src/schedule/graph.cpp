@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
 
 namespace p3d::schedule {
 
@@ -121,8 +122,7 @@ private:
         if (takes_slot(program_, a)) take(a, Tie::needs);
         need_message(slot(a).activation_in);
         need_reloaded(a);
-        if (a.stage == 0) need(Exchange::sum, a.microbatch);
-        return;
+        return need(exchange_read(program_, a), a.microbatch);
       case Op::backward:
       case Op::backward_input:
         need_message(slot(a).gradient_in);
@@ -130,8 +130,7 @@ private:
         need_sent(slot(a).gradient_out);
         // The input part overwrites the output, from which an activation of another microbatch may still leave.
         if (a.op == Op::backward_input) need_sent(slot(a).activation_out);
-        if (a.stage + 1 == program_.num_stages) need(Exchange::input_gradient, a.microbatch);
-        return;
+        return need(exchange_read(program_, a), a.microbatch);
       case Op::backward_weight: return need_reloaded(a);
       case Op::reload_activations:
         if (gradients_move_[index_]) need_sent(slot(a));
@@ -185,7 +184,9 @@ private:
     tie(Tie::needs, event);
     if (event != no_event && !started_with_.empty()) tie(Tie::needs, started_with_[event]);
   }
-  void need(Exchange e, int microbatch) { tie(Tie::needs, exchange(e, microbatch)); }
+  void need(std::optional<Exchange> e, int microbatch) {
+    if (e) tie(Tie::needs, exchange(*e, microbatch));
+  }
 
   // --- what it gives
 
@@ -198,12 +199,8 @@ private:
       case Op::send_activation: slot(a).activation_out = give_message(a, sent_); return;
       case Op::send_gradient: slot(a).gradient_out = give_message(a, sent_); return;
       case Op::forward:
-        if (a.stage + 1 == program_.num_stages) give(Exchange::output, a.microbatch);
-        return;
       case Op::backward:
-      case Op::backward_input:
-        if (a.stage == 0) give(Exchange::gradient, a.microbatch);
-        return;
+      case Op::backward_input: return give(exchange_given(program_, a), a.microbatch);
       case Op::offload_activations: {
         SlotEvents& s = slot(a);
         s.copy_out = give_copy();
@@ -257,7 +254,9 @@ private:
     tie(Tie::gives, graph_.num_events_);
     return graph_.num_events_++;
   }
-  void give(Exchange e, int microbatch) { tie(Tie::gives, exchange(e, microbatch)); }
+  void give(std::optional<Exchange> e, int microbatch) {
+    if (e) tie(Tie::gives, exchange(*e, microbatch));
+  }
 
   /// The event of a message, or no event, where there is none of that number.
   std::uint32_t message(int channel, int number) const {

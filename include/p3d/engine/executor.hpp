@@ -5,11 +5,10 @@
 
 #include <p3d/base/poll.hpp>
 #include <p3d/comm/communicator.hpp>
-#include <p3d/model/stage.hpp>
-#include <p3d/model/weights.hpp>
 #include <p3d/engine/message_start.hpp>
 #include <p3d/engine/phases.hpp>
 #include <p3d/engine/recorder.hpp>
+#include <p3d/engine/stage_port.hpp>
 #include <p3d/schedule/opening.hpp>
 #include <p3d/schedule/stream.hpp>
 #include <p3d/schedule/valid_program.hpp>
@@ -44,22 +43,9 @@ struct Hooks {
   std::function<void()> newest_needed;
 };
 
-/// A stage and who hands it its weights.
-template <class P>
-struct StagePort {
-  model::Stage<P>* stage = nullptr;
-  model::WeightProvider<P>* weights = nullptr;
-  /// The weights that microbatches of the next step read before this one has ended, then those of the step after it,
-  /// and so on; empty where none do.
-  std::vector<model::StageWeights<P>> const* ahead = nullptr;
-};
-
-template <class P>
 class ActivationStore;
-template <class P>
 class VocabularyActions;
 
-template <class P>
 class Executor {
 public:
   /// How many sends per (peer, direction) may be outstanding; the validator proves progress for this number. A send
@@ -69,7 +55,7 @@ public:
 
   /// `stages`: this rank's stages by number; `waited`: seconds that they have waited inside actions; `polls`: how often
   /// GEMMs look after messages. All references, and the programs that run, must outlive the executor.
-  Executor(std::map<int, StagePort<P>> stages, comm::Communicator& pipeline, device::ExecSpace const& exec,
+  Executor(std::map<int, StagePort*> stages, comm::Communicator& pipeline, device::ExecSpace const& exec,
            std::function<double()> waited, base::Polls polls);
 
   /// Runs this rank's actions of `program` to the end and waits for everything outstanding. Losses are where
@@ -95,10 +81,10 @@ public:
   bool has_opened() const { return opened_.program != nullptr; }
 
   /// OFFLOAD_F moves activations to this store, which must outlive the executor.
-  void offload_into(ActivationStore<P>& store) { store_ = &store; }
+  void offload_into(ActivationStore& store) { store_ = &store; }
 
   /// These actions carry out E, S, T and G. They must outlive the executor.
-  void divide_vocabulary(VocabularyActions<P>& actions) { vocabulary_ = &actions; }
+  void divide_vocabulary(VocabularyActions& actions) { vocabulary_ = &actions; }
 
   /// Makes the communicator of the rounds, which programs with schedule::P2p::ring need. Collective over the pipeline.
   void make_ring(bool periodic) { start_.make_ring(periodic); }
@@ -188,16 +174,18 @@ private:
   void vocabulary(schedule::Action const& action, Detail const& detail, ProgramRun& run);
   void wait_for_all_sends(ProgramRun const& run);
   Messages& messages(schedule::Action const& action);
-  model::Stage<P>& stage(schedule::Action const& action) { return *stages_.at(action.stage).stage; }
-  model::StageWeights<P> const& weights(schedule::Action const& action, ProgramRun const& run);
-  void move_weights(schedule::Action const& action);
+  StagePort& stage(schedule::Action const& action) { return *stages_.at(action.stage); }
+  /// The weights that an action reads.
+  static WeightChoice weights(schedule::Action const& action, ProgramRun const& run) {
+    return {action.version, steps_early(action, run)};
+  }
   /// Runs `work`, books its time less the time it waited for messages inside.
   template <class Work>
   void timed(Phase phase, Work&& work);
   /// Waits for a message of the slot of `action`.
   void timed_wait(comm::Request& request, schedule::Op message, schedule::Action const& action, ProgramRun const& run);
 
-  std::map<int, StagePort<P>> stages_;
+  std::map<int, StagePort*> stages_;
   comm::Communicator* pipeline_;
   MessageStart start_;
   device::ExecSpace exec_;
@@ -207,8 +195,8 @@ private:
   std::map<std::vector<schedule::Action> const*, std::vector<Detail>> details_;
   schedule::SlotNames slot_names_;              ///< the slots that the lists of the stream under way name
   std::map<std::pair<int, int>, int> slot_of_;  ///< the slot taken last by each (stage, microbatch)
-  ActivationStore<P>* store_ = nullptr;
-  VocabularyActions<P>* vocabulary_ = nullptr;
+  ActivationStore* store_ = nullptr;
+  VocabularyActions* vocabulary_ = nullptr;
   std::deque<schedule::Action> deferred_;  ///< receives put off, in their order
   Opened opened_;
   PhaseTimes times_;

@@ -25,6 +25,12 @@ namespace p3d::model {
 /// The samples of a microbatch and their rows.
 using TokenRows = kernels::TokenRows;
 
+/// Memory of a slot in one piece.
+struct StageRegion {
+  std::byte* data = nullptr;
+  std::int64_t bytes = 0;
+};
+
 /// The layers of one stage and the memory of the microbatches in flight.
 template <class P>
 class Stage {
@@ -39,11 +45,7 @@ public:
   /// The memory of a slot that is offloaded between F and the backward (schedule/offload.hpp), one piece of
   /// layout::offloaded_bytes: what F saved, or, with `gradients`, after the input part, all but the buffers of narrow
   /// messages.
-  struct Region {
-    std::byte* data = nullptr;
-    std::int64_t bytes = 0;
-  };
-  Region offloaded(int slot, bool gradients) const;
+  StageRegion offloaded(int slot, bool gradients) const;
   /// The samples of the microbatch that comes next to a slot have `length` tokens, at most model.seq_len; 0: that many.
   /// Call it before anything of the microbatch comes: the views of the slot change. Not where activations are
   /// offloaded.

@@ -18,9 +18,10 @@
 // program's begin, and after the T (the G) that read it last. Messages of a microbatch: 3 all-reduces or broadcasts
 // forward and 2 backward of s b h elements (SUM, OUTPUT, INPUT_GRADIENT; GRADIENT), and 3 s b numbers of PARTS.
 
-#include <p3d/schedule/action.hpp>
+#include <p3d/schedule/query.hpp>
 
 #include <array>
+#include <optional>
 #include <vector>
 
 namespace p3d::schedule {
@@ -29,6 +30,24 @@ namespace p3d::schedule {
 enum class VocabularyExchange { sum, output, parts, input_gradient, gradient };
 inline constexpr std::array<char const*, 5> vocabulary_exchanges{"SUM", "OUTPUT", "PARTS", "INPUT_GRADIENT",
                                                                  "GRADIENT"};
+
+/// The exchange whose result an action of a stage reads: F of the first stage that of E, B or I of the last one that of
+/// T. Empty: the action reads none, as always where embedding and output layer belong to stages.
+inline std::optional<VocabularyExchange> exchange_read(Program const& program, Action const& action) {
+  if (!program.divides_vocabulary) return {};
+  if (action.op == Op::forward && action.stage == 0) return VocabularyExchange::sum;
+  bool const last = action.stage + 1 == program.num_stages;
+  if (makes_input_gradient(action.op) && last) return VocabularyExchange::input_gradient;
+  return {};
+}
+/// The exchange that shares the result of an action of a stage: that of F of the last stage with S, that of B or I of
+/// the first one with G. Empty: none, as with exchange_read().
+inline std::optional<VocabularyExchange> exchange_given(Program const& program, Action const& action) {
+  if (!program.divides_vocabulary) return {};
+  if (action.op == Op::forward && action.stage + 1 == program.num_stages) return VocabularyExchange::output;
+  if (makes_input_gradient(action.op) && action.stage == 0) return VocabularyExchange::gradient;
+  return {};
+}
 
 /// Times of a microbatch, in any unit, that decide the order of actions.
 struct StageTimes {

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#pragma once
 // The part of the executor that starts the messages between stages, each when its buffer is free, in the way of
 // pipeline.p2p (message_start.hpp). A receive into a buffer that is still on its way is deferred; a round is started as
-// soon as its buffers are free, and at the latest where other ranks may wait for it. Only executor.cpp includes it.
+// soon as its buffers are free, and at the latest where other ranks may wait for it.
 
 #include <p3d/engine/executor.hpp>
 #include <p3d/schedule/query.hpp>
 
 #include "activation_store.hpp"
 #include "program_run.hpp"
-#include "stage_messages.hpp"
 #include "vocabulary_actions.hpp"
 
 #include <algorithm>
@@ -21,39 +19,34 @@ namespace p3d::engine {
 using schedule::Action;
 using schedule::Op;
 
-template <class P>
-void Executor<P>::free_buffer(Action const& receive, ProgramRun const& run) {
+void Executor::free_buffer(Action const& receive, ProgramRun const& run) {
   if (receive.op == Op::recv_activation) return take_slot(receive, run);
   timed_wait(messages(receive).send_gradient, Op::send_gradient, receive, run);
   if (store_ && store_->writes_gradient(receive.stage, receive.slot))
     wait_for_store(Op::offload_activations, receive.stage, receive, run);
 }
 
-template <class P>
-bool Executor<P>::buffer_is_free(Action const& receive) {
+bool Executor::buffer_is_free(Action const& receive) {
   auto& m = messages(receive);
   if (receive.op == Op::recv_gradient)
     return m.send_gradient.test() && !(store_ && store_->writes_gradient(receive.stage, receive.slot));
   return m.send_activation.test() && m.send_gradient.test() && !(store_ && store_->writes(receive.stage, receive.slot));
 }
 
-template <class P>
-SlotMessage Executor<P>::slot_message(Action const& action, ProgramRun const& run) {
-  using Message = typename model::Stage<P>::Message;
+SlotMessage Executor::slot_message(Action const& action, ProgramRun const& run) {
   auto& m = messages(action);
-  auto const of = [&](Message what, comm::Request& request) -> SlotMessage {
-    return {make_message(exec_, stage(action), action, what, run.program), &request};
+  auto const of = [&](comm::Request& request) -> SlotMessage {
+    return {stage(action).message(action, run.program), &request};
   };
   switch (action.op) {
-    case Op::recv_activation: shape_slot(action, run); return of(Message::input, m.recv_activation);
-    case Op::recv_gradient: return of(Message::output_gradient, m.recv_gradient);
-    case Op::send_activation: return of(Message::output, m.send_activation);
-    default: return of(Message::input_gradient, m.send_gradient);
+    case Op::recv_activation: shape_slot(action, run); return of(m.recv_activation);
+    case Op::recv_gradient: return of(m.recv_gradient);
+    case Op::send_activation: return of(m.send_activation);
+    default: return of(m.send_gradient);
   }
 }
 
-template <class P>
-void Executor<P>::receive_or_defer(Action const& action, Call call, ProgramRun const& run) {
+void Executor::receive_or_defer(Action const& action, Call call, ProgramRun const& run) {
   bool const behind =
       std::any_of(deferred_.begin(), deferred_.end(), [&](Action const& d) { return d.op == action.op; });
   if (!run.waits_inside && (behind || !buffer_is_free(action))) {
@@ -65,16 +58,14 @@ void Executor<P>::receive_or_defer(Action const& action, Call call, ProgramRun c
   start_.start(slot_message(action, run), call);
 }
 
-template <class P>
-void Executor<P>::post_deferred(ProgramRun const& run) {
+void Executor::post_deferred(ProgramRun const& run) {
   while (!deferred_.empty() && buffer_is_free(deferred_.front())) {
     start_.start(slot_message(deferred_.front(), run));
     deferred_.pop_front();
   }
 }
 
-template <class P>
-void Executor<P>::flush_deferred(ProgramRun const& run) {
+void Executor::flush_deferred(ProgramRun const& run) {
   auto const due = std::exchange(deferred_, {});  // the waits below have nothing left to flush
   for (Action const& action : due) {
     free_buffer(action, run);
@@ -82,8 +73,7 @@ void Executor<P>::flush_deferred(ProgramRun const& run) {
   }
 }
 
-template <class P>
-void Executor<P>::start_rounds(std::size_t next, ProgramRun& run) {
+void Executor::start_rounds(std::size_t next, ProgramRun& run) {
   auto const& actions = *run.actions;
   for (; run.round < run.rounds->size(); ++run.round) {
     auto const& round = (*run.rounds)[run.round];
@@ -100,14 +90,13 @@ void Executor<P>::start_rounds(std::size_t next, ProgramRun& run) {
   }
 }
 
-template <class P>
-void Executor<P>::wait_for_all_sends(ProgramRun const& run) {
+void Executor::wait_for_all_sends(ProgramRun const& run) {
   for (auto& [place, m] : messages_) {
     Action const slot{Op::forward, place.first, -1, place.second};
     timed_wait(m.send_activation, Op::send_activation, slot, run);
     timed_wait(m.send_gradient, Op::send_gradient, slot, run);
   }
-  if (!run.program.divides_vocabulary) return;
+  if (!vocabulary_) return;
   Action const last{Op::embed_backward, 0};
   vocabulary_->finish([&](comm::Request& request) { timed_wait(request, last.op, last, run); });
 }
