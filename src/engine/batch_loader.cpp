@@ -89,8 +89,7 @@ std::int64_t BatchLoader::length(SampleSource const& samples, int microbatch) co
 }
 
 WantedTokens BatchLoader::of_stage(int stage) const {
-  bool const here = !config_->divides_vocabulary();
-  return {.inputs = here && stage == 0, .targets = here && stages_->is_last(stage), .places = true};
+  return {.inputs = stages_->has_embedding(stage), .targets = stages_->has_head(stage), .places = true};
 }
 
 std::span<int const> BatchLoader::own_tokens(std::vector<int> const& whole, base::TokenSet const& tokens,

@@ -135,7 +135,7 @@ void RankMemory<P>::allocate(ProviderFactory<P> const& provider) {
   auto const mtp_losses = Kokkos::subview(sums_, Kokkos::pair<std::size_t, std::size_t>(2, sums_.size()));
   for (int k = 0; k < workspaces_of(c); ++k)
     workspaces_.emplace_back(c, recompute, with_loss, *arena_, here.tp, exchanges).set_loss(sums_, mtp_losses);
-  if (c.divides_vocabulary()) vocabulary_.emplace(c, here.pp, rank_->tp, *arena_, workspaces_.front());
+  if (!plan.stages.stages_own_vocabulary()) vocabulary_.emplace(c, here.pp, rank_->tp, *arena_, workspaces_.front());
   auto const groups = replica_groups();
   for (int s : plan.stages.stages_of(here.pp)) {
     units_[s] = std::make_unique<StageUnit<P>>(

@@ -56,7 +56,8 @@ public:
       auto& provider = *weights_.at(action.stage);
       switch (action.op) {
         case Op::forward:
-          if (forward(action, provider.weights(action.version), wanted) && !program.divides_vocabulary)
+          forward(action, provider.weights(action.version), wanted);
+          if (plan_->stages.has_head(action.stage))
             logits = whole_logits(action, provider.weights(action.version), wanted.size(), vocab);
           break;
         case Op::embed_forward: embed(action, provider.weights(action.version)); break;
@@ -82,8 +83,8 @@ public:
   }
 
 private:
-  /// True after the last stage: then its final rows are those `wanted`.
-  bool forward(schedule::Action const& action, model::StageWeights<P> const& w, std::vector<int> const& wanted) {
+  /// After the last stage its final rows are those `wanted`.
+  void forward(schedule::Action const& action, model::StageWeights<P> const& w, std::vector<int> const& wanted) {
     auto const& stages = plan_->stages;
     int const stage = action.stage, last = stages.num_stages() - 1;
     auto const elsewhere = [&](int other) { return stages.pipeline_rank(other) != pipeline_->rank(); };
@@ -93,11 +94,9 @@ private:
     decoder.forward(w);
     if (stage == last) {
       decoder.finish(w, wanted);
-      return true;
-    }
-    if (elsewhere(stage + 1))
+    } else if (elsewhere(stage + 1)) {
       collectives::start_send<S>(tp_.exec, *pipeline_, scratch_.x(), stages.pipeline_rank(stage + 1), stage + 1).wait();
-    return false;
+    }
   }
 
   void embed(schedule::Action const& action, model::StageWeights<P> const& w) {

@@ -28,8 +28,7 @@ T* or_shared(T* pooled, comm::SharedBuffer const& memory) {
 template <class P>
 std::size_t StageUnit<P>::shared_gradient_bytes(RankContext const& rank, int stage) {
   auto const& c = rank.config;
-  bool const tied = c.parallel.pp > 1 && c.model.last_reads_embedding() && !c.divides_vocabulary();
-  bool const reduced = c.parallel.product(layout::token_axes) > 1 || tied;
+  bool const reduced = c.parallel.product(layout::token_axes) > 1 || layout::ranks_share_embedding(c);
   bool const pooled = c.memory.shard >= config::Shard::gradients;
   if (!device::host_reaches_views || !reduced || pooled) return 0;
   return flat_size(rank, stage) * sizeof(typename P::Gradient);

@@ -10,6 +10,7 @@
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/comm/wait.hpp>
 #include <p3d/kernels/elementwise.hpp>
+#include <p3d/layout/stages.hpp>
 #include <p3d/optim/versions.hpp>
 #include <p3d/schedule/query.hpp>
 
@@ -30,7 +31,7 @@ StepEnd<P>::StepEnd(RankContext& rank, BatchLoader& loader, RankMemory<P>& memor
   auto const& c = rank.config;
   auto const& stages = rank.plan.stages;
   int const first = stages.pipeline_rank(0), last = stages.pipeline_rank(stages.num_stages() - 1);
-  if (c.model.last_reads_embedding() && first != last && !c.divides_vocabulary()) {
+  if (layout::ranks_share_embedding(c) && first != last) {
     int const here = rank.here.pp;
     tie_group_ = rank.mesh.along("pp").split(here == first || here == last ? 0 : -1, here, "tied-embedding");
     if (tie_group_.valid()) tie_group_.prepare(all_reduce_settings(c));
@@ -191,8 +192,8 @@ void StepEnd<P>::finish_tie() {
     for (auto& [number, unit] : units) start_tie(*unit);
   if (tie_.active()) wait(tie_);
   auto const first = units.find(0), last = units.find(stages.num_stages() - 1);
-  if (!config.model.last_reads_embedding() || config.divides_vocabulary() || stages.shares_tied() || first == last ||
-      first == units.end() || last == units.end())
+  if (!config.model.last_reads_embedding() || !stages.stages_own_vocabulary() || stages.shares_tied() ||
+      first == last || first == units.end() || last == units.end())
     return;
   auto const a = tied_gradient(*first->second), b = tied_gradient(*last->second);
   auto const n = static_cast<std::int64_t>(a.extent(0));

@@ -65,7 +65,7 @@ SlotBuffers slot_buffers(config::Config const& c, StageMap const& stages, int st
   SlotBuffers out;
   auto& taken = out.taken;
   int const layers = stages.num_layers(stage);
-  bool const first = stages.is_first(stage), last = stages.is_last(stage), divided = c.divides_vocabulary();
+  bool const last = stages.is_last(stage);
   if (travels_narrow(c))
     add(taken, {Buffer::stage_narrow_input, Buffer::stage_narrow_output, Buffer::stage_narrow_output_gradient,
                 Buffer::stage_narrow_input_gradient});
@@ -83,9 +83,9 @@ SlotBuffers slot_buffers(config::Config const& c, StageMap const& stages, int st
   for (int l = 0; l < layers; ++l) add(taken, saved_buffers() & ~discarded_buffers(recompute, l), l);
   if (needs_positions(c)) add(taken, {Buffer::stage_positions});
   if (c.data.pack) add(taken, {Buffer::stage_documents});
-  if (first && !divided) add(taken, {Buffer::stage_tokens});
+  if (stages.has_embedding(stage)) add(taken, {Buffer::stage_tokens});
   if (last) add(taken, {Buffer::stage_final_norm_y, Buffer::stage_final_norm_mean, Buffer::stage_final_norm_scale});
-  if (last && !divided) add(taken, {Buffer::stage_targets, Buffer::stage_logits, Buffer::stage_lse});
+  if (stages.has_head(stage)) add(taken, {Buffer::stage_targets, Buffer::stage_logits, Buffer::stage_lse});
   for (int k = 0; last && k < c.model.mtp.depth; ++k) {
     add(taken, saved_buffers(), layers + k);
     add(taken, of_group(Buffer::mtp_embedded, Buffer::mtp_lse), k);

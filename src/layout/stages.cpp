@@ -85,6 +85,13 @@ StageMap refine(StageMap const& stages, std::vector<int> const& parts) {
   StageMap out(std::move(layers), std::move(ranks), stages.num_pipeline_ranks());
   out.shares_tied_ = stages.num_stages() == 1 && out.num_stages() > 1;
   out.uncut_begin_ = std::move(uncut);
+  out.vocabulary_divided_ = stages.vocabulary_divided_;
+  return out;
+}
+
+StageMap StageMap::with_vocabulary(bool divided) const {
+  auto out = *this;
+  out.vocabulary_divided_ = divided;
   return out;
 }
 
@@ -171,9 +178,17 @@ std::vector<int> deal_layers(config::Config const& config, std::vector<int> cons
 
 }  // namespace
 
+int vocabulary_parts(config::Config const& config) {
+  return config.parallel.tp * (config.divides_vocabulary() ? config.parallel.pp : 1);
+}
+
+bool ranks_share_embedding(config::Config const& config) {
+  return config.parallel.pp > 1 && config.model.last_reads_embedding() && !config.divides_vocabulary();
+}
+
 StageMap make_stage_map(config::Config const& config) {
   auto const one_each = in_turn(static_cast<std::size_t>(config.parallel.pp), config.parallel.pp);
-  return StageMap(deal_layers(config, one_each), config.parallel.pp);
+  return StageMap(deal_layers(config, one_each), config.parallel.pp).with_vocabulary(config.divides_vocabulary());
 }
 
 StageMap make_stage_map(config::Config const& config, std::vector<int> const& stage_rank) {
@@ -196,7 +211,7 @@ StageMap make_stage_map(config::Config const& config, std::vector<int> const& st
     if (layers[static_cast<std::size_t>(s)] < least_layers(s, stages))
       refuse(fmt::format("none for stage {}", s), "pipeline.layers_per_stage");
   }
-  return StageMap(std::move(layers), stage_rank, config.parallel.pp);
+  return StageMap(std::move(layers), stage_rank, config.parallel.pp).with_vocabulary(config.divides_vocabulary());
 }
 
 }  // namespace p3d::layout

@@ -90,7 +90,7 @@ Decoder<P>::Decoder(config::Config const& c, layout::StageMap const& stages, int
                     DecoderScratch<P>& scratch, std::int64_t texts, std::int64_t capacity)
     : first_(stages.is_first(stage)),
       last_(stages.is_last(stage)),
-      divided_(c.divides_vocabulary()),
+      has_embedding_(stages.has_embedding(stage)),
       tp_(&tp),
       scratch_(&scratch),
       texts_(texts),
@@ -112,8 +112,9 @@ Decoder<P>::Decoder(config::Config const& c, layout::StageMap const& stages, int
         device::Owned1<S>("p3d::model::decoded_queries", rows * (latent + static_cast<std::size_t>(s.mla.rope_dim)));
     outputs_ = device::Owned1<S>("p3d::model::decoded_outputs", rows * latent);
   }
-  bool const has_logits = divided_ ? stages.stages_of(stages.pipeline_rank(stage)).front() == stage : last_;
-  if (has_logits)
+  bool const with_part =
+      !stages.stages_own_vocabulary() && stages.stages_of(stages.pipeline_rank(stage)).front() == stage;
+  if (stages.has_head(stage) || with_part)
     logits_ = device::Owned1<S>("p3d::model::decoded_logits", static_cast<std::size_t>(texts * vocab().rows));
 }
 
@@ -122,7 +123,7 @@ void Decoder<P>::forward(StageWeights<P> const& w) {
   auto& t = *scratch_;
   auto const x = t.x();
   if (first_) {
-    if (!divided_) embed(w);
+    if (has_embedding_) embed(w);
     embedding_.finish(w.positions, t.rows(), false, x);
   }
   auto const n = t.texts().begin ? 0 : t.rows().rows();

@@ -3,13 +3,13 @@
 
 #include <p3d/kernels/elementwise.hpp>
 #include <p3d/kernels/embedding.hpp>
+#include <p3d/layout/stages.hpp>
 
 namespace p3d::model {
 
 parallel::VocabShard vocabulary_block(config::Config const& c, parallel::TensorParallel const& tp, int pipeline_rank) {
-  return c.divides_vocabulary() ? parallel::vocab_shard(c.model.vocab_size, c.parallel.pp * tp.size(),
-                                                        pipeline_rank * tp.size() + tp.rank())
-                                : parallel::vocab_shard(c.model.vocab_size, tp);
+  int const parts = layout::vocabulary_parts(c);
+  return parallel::vocab_shard(c.model.vocab_size, parts, (pipeline_rank * tp.size() + tp.rank()) % parts);
 }
 
 template <class P>

@@ -122,7 +122,8 @@ Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
       stage_(stage),
       first_(stages.is_first(stage)),
       last_(stages.is_last(stage)),
-      vocabulary_elsewhere_(c.divides_vocabulary()),
+      has_embedding_(stages.has_embedding(stage)),
+      has_head_(stages.has_head(stage)),
       owns_gradient_(layout::owns_gradient(stages, stage)),
       narrow_messages_(layout::travels_narrow(c)),
       offloads_(sets.offload_places > 0),
@@ -221,9 +222,8 @@ void Stage<P>::load(int slot, TokenRows rows, Tokens const& given) {
   s.rows = rows;
   s.rows.positions = s.positions;
   s.rows.documents = s.documents;
-  if (vocabulary_elsewhere_) return;
-  if (first_) copy_tokens(tp_->exec, given.inputs, s.tokens);
-  if (!last_) return;
+  if (has_embedding_) copy_tokens(tp_->exec, given.inputs, s.tokens);
+  if (!has_head_) return;
   copy_tokens(tp_->exec, given.targets, s.targets);
   s.predicts = !given.mtp_targets.empty();
   for (std::size_t k = 0; k < s.mtp.size() && s.predicts; ++k)
@@ -243,7 +243,7 @@ void Stage<P>::take_gradient(int slot, View2<S> gradient_of_next) {
 template <class P>
 void Stage<P>::embed(StageWeights<P> const& w, ActivationSlot& s, bool training) {
   auto const x = s.x.front();
-  if (!vocabulary_elsewhere_) embedding_.look_up(w.embedding, s.tokens, x, forward_.scratch->block.branch);
+  if (has_embedding_) embedding_.look_up(w.embedding, s.tokens, x, forward_.scratch->block.branch);
   embedding_.finish(w.positions, s.rows, training, x);
 }
 
@@ -299,7 +299,7 @@ void Stage<P>::forward(StageWeights<P> const& w, int slot, bool training) {
   if (!last_) return;
   final_norm_.forward(tp_->exec, w.final_norm, s.x.back(), s.final_norm());
   head_.scale(s.final_norm_y, s.final_norm_y);
-  if (vocabulary_elsewhere_) return;
+  if (!has_head_) return;
   head_.forward(w.head, head_of(s), *forward_.scratch, forward_.scratch->loss_sum);
   if (training && s.predicts) predict(w, s);
 }
@@ -414,7 +414,7 @@ void Stage<P>::backward_input(StageWeights<P> const& w, int slot, double loss_sc
     owner.qkv = call.a.qkv;
   }
   // The ranks of a divided embedding wait for it.
-  if (first_ && vocabulary_elsewhere_) embedding_.finish_gradient(s.rows, s.gradient);
+  if (first_ && !has_embedding_) embedding_.finish_gradient(s.rows, s.gradient);
 }
 
 template <class P>
@@ -423,14 +423,14 @@ void Stage<P>::backward_weight(StageWeights<P> const& w, int slot, Ready const& 
   open(backward_, slot, s.rebuilt < 0 ? nullptr : &rebuilt_[at(s.rebuilt)], false);
   if (s.weight_input.data() != nullptr) backward_.x.front() = s.weight_input;
   if (last_) {
-    if (!vocabulary_elsewhere_) head_.backward_weight(w.head, head_of(s), *backward_.scratch);
+    if (has_head_) head_.backward_weight(w.head, head_of(s), *backward_.scratch);
     if (ready) ready(layer_begin_.back(), end_of_own_);
   }
   for (int l = recompute_.num_layers(); l-- > 0;) {
     blocks_[at(l)].backward_weight(layer_call(w, s, backward_, l, RoutePass::training), backward_.x[at(l + 1)]);
     if (ready) ready(layer_begin_[at(l)], layer_begin_[at(l + 1)]);
   }
-  if (first_ && !vocabulary_elsewhere_) embedding_.finish_gradient(s.rows, s.gradient);
+  if (has_embedding_) embedding_.finish_gradient(s.rows, s.gradient);
   if (first_) embed_backward(w, s, s.gradient);
   if (ready) ready(first_own_, layer_begin_.front());
   if (s.rebuilt < 0) return;
@@ -452,7 +452,7 @@ void Stage<P>::head_backward(StageWeights<P> const& w, ActivationSlot& s, double
   auto const end_at_norm = [&](View2<S const> dy) {
     final_norm_.backward(exec, w.final_norm, dy, s.x.back(), s.final_norm(), kernels::Store::overwrite, s.gradient);
   };
-  if (vocabulary_elsewhere_) {
+  if (!has_head_) {
     if (!head_.scales()) return end_at_norm(s.head_gradient);
     auto const scaled = own_rows(*tp_, backward_.scratch->block.branch);
     head_.scale(s.head_gradient, scaled);
@@ -476,7 +476,7 @@ View2<typename P::Storage> Stage<P>::head_input_gradient(StageWeights<P> const& 
 template <class P>
 void Stage<P>::embed_backward(StageWeights<P> const& w, ActivationSlot& s, View2<S> d) {
   embedding_.add_position_gradient(w.positions, s.rows, d);
-  if (!vocabulary_elsewhere_) embedding_.add_gradient(w.embedding, s.tokens, d, backward_.scratch->block.branch);
+  if (has_embedding_) embedding_.add_gradient(w.embedding, s.tokens, d, backward_.scratch->block.branch);
 }
 
 #define P3D_INSTANTIATE(P) template class Stage<P>;

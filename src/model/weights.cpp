@@ -90,19 +90,18 @@ StageWeights<P> stage_weights(config::Config const& c, layout::StageMap const& s
   StageWeights<P> w;
   auto const range = stages.layers(stage);
   for (auto l = range.begin; l < range.end; ++l) w.layers.push_back(block_weights(c, params, l));
-  bool const divided = c.divides_vocabulary();
   auto const output_rows = c.model.tied_embeddings ? "embed.token.weight" : "head.weight";
-  if (divided && params.layout().has(output_rows)) {
+  if (!stages.stages_own_vocabulary() && params.layout().has(output_rows)) {
     w.embedding = params.matrix("embed.token.weight");
     w.head = params.matrix(output_rows);
   }
   if (stages.is_first(stage)) {
-    if (!divided) w.embedding = params.matrix("embed.token.weight");
+    if (stages.has_embedding(stage)) w.embedding = params.matrix("embed.token.weight");
     if (c.model.position == config::Position::learned) w.positions = params.matrix("embed.position.weight");
   }
   if (stages.is_last(stage)) {
     w.final_norm = norm_weights(params, "final_norm");
-    if (divided) return w;
+    if (!stages.has_head(stage)) return w;
     bool const shares = c.model.last_reads_embedding() && stages.shares_tied();
     P3D_REQUIRE(!shares || first != nullptr, "a shared embedding is somewhere");
     auto const& with_embedding = shares ? *first : params;

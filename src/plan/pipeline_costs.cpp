@@ -120,7 +120,7 @@ PipelineCosts model_costs(config::Config const& config, layout::StageMap const& 
   double const activation = tokens * static_cast<double>(m.hidden * bytes);
   for (int s = 0; s < stages.num_stages(); ++s) {
     auto const range = stages.layers(s);
-    double attention = 0.0, linear = stages.is_last(s) && !config.divides_vocabulary() ? head : 0.0;
+    double attention = 0.0, linear = stages.has_head(s) ? head : 0.0;
     for (auto l = range.begin; l < range.end; ++l) {
       attention += each_key * keys_per_query(config, l, Keys::seen);
       linear += 2.0 * static_cast<double>(weights_of_layer(config, l));
@@ -141,7 +141,7 @@ PipelineCosts model_costs(config::Config const& config, layout::StageMap const& 
   costs.message_bytes = rows * static_cast<double>(m.hidden * bytes);
   costs.latency = rates.latency;
   costs.bandwidth = rates.bandwidth;
-  if (config.divides_vocabulary()) add_vocabulary(config, scale * head, costs);
+  if (!stages.stages_own_vocabulary()) add_vocabulary(config, scale * head, costs);
   return costs;
 }
 

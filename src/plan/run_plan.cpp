@@ -131,7 +131,7 @@ ActivationMemory activation_memory(config::Config const& c, RunPlan const& plan,
     out.offloaded += layout::offloaded_file_bytes(c, plan.stages, s, sets, e);
     recompute.add(sets.recompute);
   }
-  if (c.divides_vocabulary()) out.activations += layout::vocabulary_bytes(c, e);
+  if (!plan.stages.stages_own_vocabulary()) out.activations += layout::vocabulary_bytes(c, e);
   bool const with_loss = has_loss(c, plan.stages, pipeline_rank);
   auto const workspace = layout::workspace_bytes(c, recompute, with_loss, e, platform.device_form);
   for (int k = 0; k < workspaces_of(c); ++k) out.workspace += workspace;
@@ -152,7 +152,7 @@ schedule::Execution execution_of(config::Config const& c) {
 }
 
 bool has_loss(config::Config const& c, layout::StageMap const& stages, int pipeline_rank) {
-  return c.divides_vocabulary() || stages.pipeline_rank(stages.num_stages() - 1) == pipeline_rank;
+  return !stages.stages_own_vocabulary() || stages.pipeline_rank(stages.num_stages() - 1) == pipeline_rank;
 }
 
 int workspaces_of(config::Config const& c) { return c.interleaves() ? 2 : 1; }
@@ -247,7 +247,8 @@ void require_short_messages(config::Config const& c, layout::StageMap const& sta
 /// that are no thinner than any matrix.
 void require_compressible(config::Config const& c, layout::StageMap const& stages) {
   if (!c.compresses()) return;
-  if (c.model.last_reads_embedding() && !c.divides_vocabulary() && !stages.shares_tied() && stages.num_stages() > 1)
+  if (c.model.last_reads_embedding() && stages.stages_own_vocabulary() && !stages.shares_tied() &&
+      stages.num_stages() > 1)
     base::refuse(
         {.expected = "an embedding that one stage reads where gradients are compressed",
          .found = fmt::format("one that the first and the last of {} stages read", stages.num_stages()),

@@ -51,7 +51,7 @@ StepModel::StepModel(config::Config const& c, config::Cluster const& cluster, Ke
   width_ = static_cast<double>(m.hidden);
   gates_ = m.gated() ? 2 : 1;
   microbatches_ = static_cast<double>(c.batch.microbatches);
-  double const parts = tp() * (c.divides_vocabulary() ? c.parallel.pp : 1);
+  double const parts = layout::vocabulary_parts(c);
   auto const multiple = static_cast<double>(kernels.vocab_multiple), rows = static_cast<double>(m.vocab_size);
   vocabulary_ = multiple == 1 ? std::floor(rows / parts) : std::ceil(rows / (multiple * parts)) * multiple;
   embedding_ = c.replicates_embedding() ? rows : vocabulary_;
@@ -186,9 +186,8 @@ double StepModel::bubble_seconds(double longest, double all, double head, double
   for (int s = 0; s < plan.stages.num_stages(); ++s) {
     auto const range = plan.stages.layers(s);
     Layers const layers{range.begin, range.end + (plan.stages.is_last(s) ? c_.model.mtp.depth : 0)};
-    bool const divided = c_.divides_vocabulary();
-    double const first = plan.stages.is_first(s) && !divided ? embedding : 0;
-    double const last = plan.stages.is_last(s) && !divided ? head : 0;
+    double const first = plan.stages.has_embedding(s) ? embedding : 0;
+    double const last = plan.stages.has_head(s) ? head : 0;
     auto const weight = [](LayerTime const& t) { return t.backward.gemm_weight + t.accumulate; };
     costs.stages.push_back(
         {.forward = sum(layers, [](auto const& t) { return t.forward.whole() + t.gathers / 2; }) + first / 2 + last / 3,
@@ -199,7 +198,7 @@ double StepModel::bubble_seconds(double longest, double all, double head, double
                   last / 3,
          .weight = sum(layers, weight) + first / 2 + last / 3});
   }
-  if (c_.divides_vocabulary())
+  if (!plan.stages.stages_own_vocabulary())
     costs.vocabulary = {.embed_forward = embedding / 2,
                         .head_forward = head / 3,
                         .head_backward = 2 * head / 3,
@@ -289,7 +288,7 @@ StepTime StepModel::predict(bool simulated) {
     out[P::weights] += once(memory_.kinds.front().parameters) + n * once(roots(false));
   }
   out[P::data] = data_seconds(longest, parameters, expert_parameters);
-  if (p.pp > 1 && m.last_reads_embedding() && !c_.divides_vocabulary())
+  if (layout::ranks_share_embedding(c_))
     out[P::embeddings] = all_reduce_seconds(cluster_, {2, stride(config::Axis::pp) * (p.pp - 1)},
                                             k_.reduced_bytes * embedding_ * width_);
   if (c_.replicates_embedding() && p.sequence)  // ranks of tp have looked up other tokens

@@ -87,9 +87,7 @@ TensorTraffic tensor_traffic(config::Config const& config, layout::StageMap cons
     all.gathers += schedule::is_vocabulary(a.op) && a.op != Op::embed_forward ? 1 : 0;
     if (!schedule::is_compute(a.op)) continue;
     double const layers = stages.num_layers(a.stage);
-    bool const whole = !program.divides_vocabulary;
-    double const first = stages.is_first(a.stage) && whole ? look_up : 0,
-                 last = stages.is_last(a.stage) && whole ? 1 : 0;
+    double const first = stages.has_embedding(a.stage) ? look_up : 0, last = stages.has_head(a.stage) ? 1 : 0;
     if (a.op == Op::forward) {
       all.sums += 2 * layers + first;
       all.gathers += inputs.whole * layers + last;

@@ -94,13 +94,12 @@ std::string what_it_has(config::Config const& c, engine::RunPlan const& plan, in
   bool embedding = false, output = false;
   for (int s : mine) {
     layers += plan.stages.num_layers(s);
-    embedding = embedding || s == 0;
-    output = output || s + 1 == plan.stages.num_stages();
+    embedding = embedding || plan.stages.has_embedding(s);
+    output = output || plan.stages.has_head(s);
   }
   std::string text =
       mine.size() == 1 ? fmt::format("stage {} with", mine.front()) : fmt::format("its {} stages with", mine.size());
   text += fmt::format(" {} of {}", layers, base::counted(c.model.layers, "layer"));
-  if (c.divides_vocabulary()) return text;
   if (embedding) text += output ? ", the embedding" : " and the embedding";
   if (output) text += " and the output layer";
   return text;

@@ -10,6 +10,7 @@
 #include <p3d/kernels/elementwise.hpp>
 #include <p3d/layout/axes.hpp>
 #include <p3d/layout/block_sizes.hpp>
+#include <p3d/layout/stages.hpp>
 #include <p3d/plan/model_cost.hpp>
 
 #include <fmt/format.h>
@@ -45,8 +46,8 @@ std::vector<Product> model_products(config::Config const& c, double most_flops) 
   auto const s = layout::block_sizes(c);
   double const layers = static_cast<double>(c.model.layers) / c.parallel.pp;
   // The head is on the last stage or, with a divided vocabulary, a part of it on every pipeline rank.
-  int const parts = c.parallel.tp * (c.divides_vocabulary() ? c.parallel.pp : 1);
-  double const heads = c.divides_vocabulary() ? 1.0 : 1.0 / c.parallel.pp;
+  int const parts = layout::vocabulary_parts(c);
+  double const heads = static_cast<double>(parts) / (c.parallel.tp * c.parallel.pp);
   std::vector<Linear> linears{
       {"attention out", s.hidden, s.heads * s.value_dim, layers},
       {"mlp up", s.up(), s.hidden, layers},

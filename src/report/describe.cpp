@@ -75,8 +75,8 @@ std::string stages_text(config::Config const& c, engine::RunPlan const& plan, bo
         c.pipeline.schedule == "pipedream" ? ": give them to a run with other stages that is to have the same answer"
                                            : "");
   text += fmt::format("  layers by stage: {} (sum {})\n", sum_text(layers), plan.stages.num_layers());
-  if (c.divides_vocabulary()) {
-    int const blocks = c.parallel.pp * c.parallel.tp;
+  if (!plan.stages.stages_own_vocabulary()) {
+    int const blocks = layout::vocabulary_parts(c);
     text += fmt::format("  vocabulary: {} of {} rows of the embedding and of the output layer on each of {} ranks\n",
                         layout::padded_shard(c.model.vocab_size, blocks, 0).size(), c.model.vocab_size, blocks);
   }

@@ -13,8 +13,10 @@ struct Config;
 
 namespace p3d::layout {
 
-/// The layers of each pipeline stage. Stage 0 also holds the embedding, the last stage the final norm, the head and the
-/// loss. A pipeline rank may hold several stages (chunks), in any placement.
+/// The layers of each pipeline stage, and who owns the vocabulary. Stage 0 also has the embedding, the last stage the
+/// final norm, the head and the loss, unless the vocabulary is divided over the pipeline: then each pipeline rank owns
+/// a part of embedding and head, with actions of its own (E, S, T, G), and stages have neither. A pipeline rank may
+/// hold several stages (chunks), in any placement.
 class StageMap {
 public:
   /// `layers_per_stage` sums to the model's layers, each at least 0; stage s lives on pipeline rank s % num_ranks.
@@ -35,6 +37,15 @@ public:
   std::vector<int> const& stages_of(int pipeline_rank) const;
   bool is_first(int stage) const { return stage == 0; }
   bool is_last(int stage) const { return stage + 1 == num_stages(); }
+  /// True when the embedding and the head belong to the first and to the last stage; false when each pipeline rank owns
+  /// a part of both.
+  bool stages_own_vocabulary() const { return !vocabulary_divided_; }
+  /// Returns these stages with a part of the vocabulary on each pipeline rank where it is `divided`.
+  StageMap with_vocabulary(bool divided) const;
+  /// True when a stage looks up tokens, and has the embedding's gradient.
+  bool has_embedding(int stage) const { return is_first(stage) && stages_own_vocabulary(); }
+  /// True when a stage computes logits and losses. (The final norm is the last stage's in any case.)
+  bool has_head(int stage) const { return is_last(stage) && stages_own_vocabulary(); }
   /// True when these stages were cut from one: the last one then uses the first one's tied embedding. Otherwise it has
   /// a replica of its own.
   bool shares_tied() const { return shares_tied_; }
@@ -47,8 +58,14 @@ private:
   std::vector<int> stage_rank_;
   std::vector<std::vector<int>> stages_of_;  ///< one list for each pipeline rank
   int num_ranks_;
-  bool shares_tied_ = false;
+  bool shares_tied_ = false, vocabulary_divided_ = false;
 };
+
+/// The parts into which the rows of the embedding and of the head are cut: over tp, and over the pipeline where the
+/// vocabulary is divided over it. Rank (p, t) of pp x tp has part (p tp + t) % parts.
+int vocabulary_parts(config::Config const& config);
+/// True when the first and the last pipeline rank have an embedding each, of one parameter, whose gradients are summed.
+bool ranks_share_embedding(config::Config const& config);
 
 /// Cuts each stage s into parts[s] stages on the same rank (schedule::refine); its layers are distributed over them as
 /// evenly as possible.

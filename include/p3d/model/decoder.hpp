@@ -95,7 +95,7 @@ public:
   parallel::VocabShard const& vocab() const { return head_.block(); }
 
 private:
-  bool first_, last_, divided_;
+  bool first_, last_, has_embedding_;
   parallel::TensorParallel* tp_;
   DecoderScratch<P>* scratch_;
   std::int64_t texts_;

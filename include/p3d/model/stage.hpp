@@ -201,8 +201,8 @@ private:
   layout::StageMap const* stages_;
   int stage_;
   bool first_, last_;
-  bool vocabulary_elsewhere_;  ///< config::Config::divides_vocabulary()
-  bool owns_gradient_;         ///< false: the buffer is the next stage's
+  bool has_embedding_, has_head_;  ///< as StageMap says
+  bool owns_gradient_;             ///< false: the buffer is the next stage's
   bool narrow_messages_;
   bool offloads_;
   /// No view of a slot changes places with one of the scratch: a slot that moves, or is taken anew, is one piece.

@@ -216,6 +216,8 @@ TEST_F(PipeDream, FindsWhatIsNotFinite) {
       EXPECT_NE(e.text().found.find("at step 2"), std::string::npos) << e.text().found;
       EXPECT_NE(e.text().found.find("found at step"), std::string::npos) << e.text().found;
     }
+    EXPECT_NO_THROW(trainer.advance(0, true)) << "the microbatches that had begun were given up";
+    EXPECT_THROW(trainer.drain(), base::Error) << "updates had been made with what is not finite";
   }
 }
 
