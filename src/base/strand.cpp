@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Strands by POSIX contexts. Each strand has a stack and a context; take_turns() switches to one strand after the
+// Strands by POSIX contexts. Each strand has a stack and a context; interleave() switches to one strand after the
 // other, and rest() switches back. Stacks are kept for the next call. Most of the text here tells the address and
 // thread sanitizers about each switch, since they follow stacks.
 #include <p3d/base/strand.hpp>
@@ -92,11 +92,11 @@ struct Strand {
   bool ended = false;
 };
 
-/// The strands of this thread. They are kept for the next take_turns().
+/// The strands of this thread. They are kept for the next interleave().
 struct Turns {
   std::vector<std::unique_ptr<Strand>> strands;
   Place caller;
-  Strand* running = nullptr;  ///< null outside of take_turns()
+  Strand* running = nullptr;  ///< null outside of interleave()
 };
 
 Turns& turns() {
@@ -104,7 +104,7 @@ Turns& turns() {
   return all;
 }
 
-/// The first function on a strand's stack: runs the work to its end and returns to the caller of take_turns().
+/// The first function on a strand's stack: runs the work to its end and returns to the caller of interleave().
 void run_strand() {
   auto& t = turns();
   auto& mine = *t.running;
@@ -143,7 +143,7 @@ void prepare(Strand& strand, std::function<void()> work) {
 
 }  // namespace
 
-void take_turns(std::vector<std::function<void()>> works, std::function<void(std::size_t)> const& after_turn) {
+void interleave(std::vector<std::function<void()>> works, std::function<void(std::size_t)> const& after_turn) {
   auto& t = turns();
   P3D_REQUIRE(t.running == nullptr, "strands do not nest");
   while (t.strands.size() < works.size()) t.strands.push_back(std::make_unique<Strand>());

@@ -138,10 +138,6 @@ void Executor::run(schedule::Stream const& stream, bool another_follows, std::in
   run_actions(0, end, step, run);
   if (another_follows) {
     flush_deferred(run);
-    std::map<std::pair<int, int>, int> next;
-    for (auto const& [key, slot] : slot_of_)
-      if (key.second >= stream.microbatches) next[{key.first, key.second - stream.microbatches}] = slot;
-    slot_of_ = std::move(next);
     // STEP may throw; what the next step has begun must be seen through all the same.
     opened_ = {&run.program, step + 1, 0, &part.unmatched, hooks.length, nullptr};
   }
@@ -254,7 +250,7 @@ void Executor::execute_pair(std::size_t first, ProgramRun& run) {
   double busy[2] = {}, waited = waited_();
   base::Stopwatch watch;
   double booked = 0.0;
-  base::take_turns({[&] { forward(f, run); }, [&] { backward(b, known[first + 1], run); }}, [&](std::size_t work) {
+  base::interleave({[&] { forward(f, run); }, [&] { backward(b, known[first + 1], run); }}, [&](std::size_t work) {
     double const now = watch.seconds(), all_waits = waited_();
     busy[work] += now - booked;
     times_[work == 0 ? Phase::forward : Phase::backward] += now - booked - (all_waits - waited);

@@ -34,15 +34,15 @@ public:
     static bool needed(bool divided) { return divided || !device::host_reaches_views; }
   };
 
-  /// `stays`: whole weights have memory of their own, and are good until the next update. Else they are given up by
+  /// `resident`: whole weights have memory of their own, and are good until the next update. Else they are given up by
   /// RELEASE. `lender`: of the stage whose weights are among `whole`; null: none.
-  ShardedWeights(device::ExecSpace const& exec, model::Parameters<P>& params, model::StageWeights<P> whole, bool stays,
-                 std::function<comm::Communicator&(layout::AxisSet)> const& communicator,
+  ShardedWeights(device::ExecSpace const& exec, model::Parameters<P>& params, model::StageWeights<P> whole,
+                 bool resident, std::function<comm::Communicator&(layout::AxisSet)> const& communicator,
                  parallel::ReplicaGroups const& groups, ShardedWeights* lender)
       : exec_(exec),
         params_(&params),
         whole_(std::move(whole)),
-        stays_(stays),
+        resident_(resident),
         lender_(lender),
         gatherer_(exec, params.shard(), params.values(), communicator, groups) {}
 
@@ -71,7 +71,7 @@ public:
   /// The weights that were made whole are not needed.
   void give_up() {
     finish();
-    gathered_ = gathered_ && stays_;
+    gathered_ = gathered_ && resident_;
   }
   /// Owned values changed: what was gathered is old.
   void updated() { gathered_ = false; }
@@ -126,7 +126,7 @@ private:
   device::ExecSpace exec_;
   model::Parameters<P>* params_;
   model::StageWeights<P> whole_;
-  bool stays_;
+  bool resident_;
   ShardedWeights* lender_;
   bool gathered_ = false;
   parallel::WeightGatherer<S> gatherer_;

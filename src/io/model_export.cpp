@@ -130,7 +130,7 @@ private:
                         });
   }
 
-  /// Writes rows of a tensor in which several parameters take turns, when the first of them comes, whose numbers are in
+  /// Writes rows of a tensor in which several parameters interleave, when the first of them comes, whose numbers are in
   /// buffer_. The others follow it in the table.
   void write_interleaved(std::size_t first, layout::Range rows) {
     auto const& place = layout_.places[first];
@@ -143,7 +143,7 @@ private:
     for (std::int64_t turn = 0; turn < step; ++turn) {
       auto const parameter = first + static_cast<std::size_t>(turn);
       auto const& other = layout_.places.at(parameter);
-      P3D_REQUIRE(other.tensor == place.tensor && other.turn == turn, "parameters that take turns are neighbours");
+      P3D_REQUIRE(other.tensor == place.tensor && other.turn == turn, "parameters that interleave are neighbours");
       if (turn > 0)
         input_->read(file_.arrays[parameter].offset + rows.begin * cols * static_cast<std::int64_t>(bytes),
                      buffer_.data(), buffer_.size());

@@ -3,13 +3,8 @@
 #include <p3d/linalg/grouped_gemm.hpp>
 
 #include <p3d/base/error.hpp>
-#include <p3d/base/poll.hpp>
 
 #include <algorithm>
-#include <type_traits>
-
-#include "panel_gemm.hpp"
-#include "rounded_gemm.hpp"
 
 namespace p3d::linalg {
 
@@ -58,17 +53,8 @@ void by_blocks(Rows const& a, Rows const& b, Out const& c, std::span<std::int64_
 template <std::floating_point T>
 void grouped_gemm(ExecSpace const& exec, Op op_b, T alpha, View2<T const> a, View2<T const> b, T beta, View2<T> c,
                   std::span<std::int64_t const> offsets) {
-  by_rows(a, b, c, offsets, [&](View2<T const> x, View2<T const> w, View2<T> y) {
-    if constexpr (std::is_same_v<T, float>) {
-      bool const turned = op_b == Op::transpose;
-      P3D_REQUIRE(w.extent(turned ? 1 : 0) == x.extent(1) && w.extent(turned ? 0 : 1) == y.extent(1),
-                  "shapes of a grouped GEMM do not fit");
-      if (x.extent(1) > 0 && detail::operands() == Operands::fp32 &&
-          detail::panel_gemm(exec, op_b, alpha, x, w, beta, y))
-        return void(base::poll());
-    }
-    gemm<T>(exec, Op::none, op_b, alpha, x, w, beta, y);
-  });
+  by_rows(a, b, c, offsets,
+          [&](View2<T const> x, View2<T const> w, View2<T> y) { gemm<T>(exec, Op::none, op_b, alpha, x, w, beta, y); });
 }
 
 template <Float16 S, class C>

@@ -127,7 +127,7 @@ Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
       owns_gradient_(layout::owns_gradient(stages, stage)),
       narrow_messages_(layout::travels_narrow(c)),
       offloads_(sets.offload_places > 0),
-      stays_(offloads_ || c.batch.variable || c.model.moe.on()),
+      one_piece_(offloads_ || c.batch.variable || c.model.moe.on()),
       arena_begin_(arena.take<std::byte>(0).data() - arena.used()),
       tp_(&tp),
       recompute_(sets.recompute),
@@ -189,7 +189,7 @@ void Stage<P>::shape(int slot, std::int64_t length) {
   auto& s = slots_[at(slot)];
   if (length == 0) length = config_->model.seq_len;
   if (length == s.length) return;
-  P3D_REQUIRE(stays_ && !offloads_ && s.rebuilt < 0, "a slot that is taken anew is free, and its memory its own");
+  P3D_REQUIRE(one_piece_ && !offloads_ && s.rebuilt < 0, "a slot that is taken anew is free, and its memory its own");
   auto piece = slot_memory_[at(slot)].opened();
   s = take_slot(recompute(slot), place(length), piece);
 }
@@ -270,7 +270,7 @@ void Stage<P>::open(Opened& o, int slot, RebuiltSet const* rebuilt, bool running
 template <class P>
 LayerCall<P> Stage<P>::layer_call(StageWeights<P> const& w, ActivationSlot const& slot, Opened& o, int l,
                                   RoutePass kind) {
-  return {w.layers[at(l)], slot.rows, kind, o.x[at(l)], o.saved[at(l)], o.scratch->block, {}, stays_};
+  return {w.layers[at(l)], slot.rows, kind, o.x[at(l)], o.saved[at(l)], o.scratch->block, {}, one_piece_};
 }
 
 template <class P>
@@ -307,7 +307,7 @@ void Stage<P>::forward(StageWeights<P> const& w, int slot, bool training) {
 template <class P>
 LayerCall<P> Stage<P>::mtp_call(StageWeights<P> const& w, ActivationSlot& s, Workspace<P>& scratch, std::size_t k) {
   auto const layer = s.blocks.size() - s.mtp.size() + k;
-  return {w.mtp[k].layer, s.rows, RoutePass::training, s.mtp[k].input, s.blocks[layer], scratch.block, {}, stays_};
+  return {w.mtp[k].layer, s.rows, RoutePass::training, s.mtp[k].input, s.blocks[layer], scratch.block, {}, one_piece_};
 }
 
 template <class P>

@@ -152,11 +152,13 @@ private:
   }
 
   bool compute(Action const& a) {
-    int away = -1;
-    for_slots_in_use(program_, a, [&](int stage) { away = is_offloaded(stage, a.microbatch) ? stage : away; });
-    if (away >= 0)
-      return error("uses slots of stage {}, whose activations are offloaded: {} has to come first", away,
-                   to_string({Op::reload_activations, away, a.microbatch}));
+    int offloaded = -1;
+    for_slots_in_use(program_, a, [&](int stage) {
+      if (is_offloaded(stage, a.microbatch)) offloaded = stage;
+    });
+    if (offloaded >= 0)
+      return error("uses slots of stage {}, whose activations are offloaded: {} has to come first", offloaded,
+                   to_string({Op::reload_activations, offloaded, a.microbatch}));
     if (a.op == Op::forward)
       return !input_is_remote(program_, a.stage) || ran(Op::recv_activation, a.stage, a.microbatch) ||
              error("needs its input before its receive is posted");

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares two builds of p3d bit by bit: trains 20 steps in 17 layouts with each and compares the hashes of all weights
+"""Compares two builds of p3d bit by bit: trains 20 steps in 26 layouts with each and compares the hashes of all weights
 and moments. For a change that must not touch a number.
 
 usage: python3 tests/invariance/same_bits.py BEFORE AFTER [--all]      (two programs; needs h5py and mpiexec)
@@ -43,6 +43,20 @@ LAYOUTS = [  # ranks, overrides
     (2, ["parallel.pp=2", "pipeline.schedule=zb_h1", "run.precision=bf16", "model.logits_softcap=20",
          "model.logits_scaling=2", "model.embedding_multiplier=3", "model.position=rope",
          "memory.recompute=full"]),
+    # What else moves numbers: experts, context parallelism, sharded, offloaded and recomputed state, packed documents,
+    # an update before its norm is known, a pipeline that does not empty, compressed gradients.
+    (4, ["parallel.dp=2", "parallel.ep=2", "parallel.pp=2", "model.preset=mixtral-tiny", "model.kv_heads=4",
+         "pipeline.schedule=zb_h1", "run.precision=fp64"]),
+    (4, ["parallel.cp=2", "parallel.tp=2", "parallel.sequence=true", "model.position=rope"]),
+    (4, ["parallel.dp=2", "parallel.pp=2", "pipeline.schedule=1f1b", "memory.shard=parameters"]),
+    (2, ["parallel.pp=2", "pipeline.schedule=gpipe", "memory.offload_activations=disk",
+         'memory.recompute=["norm", "activation"]']),
+    (2, ["parallel.dp=2", "memory.offload_optimizer=disk", "memory.offload_parameters=disk"]),
+    (2, ["parallel.pp=2", "pipeline.schedule=zb_h1", "data.pack=true", "data.eod_token=10"]),
+    (2, ["parallel.pp=2", "pipeline.schedule=zb_h2", "optimizer.post_validation=true", "optimizer.grad_clip=1"]),
+    (2, ["parallel.pp=2", "pipeline.schedule=pipedream", "optimizer.grad_clip=0",
+         "model.tied_embeddings=false"]),
+    (2, ["parallel.dp=2", "comm.compress=powersgd", "comm.workers=2"]),
 ]
 
 

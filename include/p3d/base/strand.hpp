@@ -20,9 +20,9 @@ namespace p3d::base {
 /// work each time that it has paused or ended (it books the time). An exception of one work leaves this function at
 /// once: the other works are abandoned where they paused, and their stacks are never unwound. Must not be called from
 /// inside a work.
-void take_turns(std::vector<std::function<void()>> works, std::function<void(std::size_t work)> const& after_turn = {});
+void interleave(std::vector<std::function<void()>> works, std::function<void(std::size_t work)> const& after_turn = {});
 
-/// Pauses the work of take_turns() that calls it, so that the next work runs. Outside of a work it does nothing.
+/// Pauses the work of interleave() that calls it, so that the next work runs. Outside of a work it does nothing.
 void rest();
 
 }  // namespace p3d::base

@@ -8,7 +8,7 @@
 // c_attn. Llama's are [out, in], as p3d's; its rotary embedding pairs dimensions i and i + head_dim / 2, as p3d's.
 // Every expert has tensors of its own: [ffn, hidden] for gate (Mixtral's w1) and up (w3), which p3d stores transposed,
 // and [hidden, ffn] for down (w2). gpt-oss has one tensor for all experts: [experts, hidden, 2 ffn], in whose last
-// dimension gate and up take turns, and [experts, ffn, hidden] for down.
+// dimension gate and up interleave, and [experts, ffn, hidden] for down.
 
 #include <p3d/config/hugging_face.hpp>
 #include <p3d/layout/params.hpp>
@@ -39,7 +39,7 @@ struct HuggingFacePlace {
   std::int64_t block = 0;
   /// Above 0: the blocks lie in one tensor, a matrix of so many elements each, one behind the other.
   std::int64_t block_elements = 0;
-  /// Parameters that take turns in the rows of a tensor, one column each: their number, and that of this parameter.
+  /// Parameters that interleave in the rows of a tensor, one column each: their number, and that of this parameter.
   std::int64_t interleaved = 1, turn = 0;
   std::int64_t begin = 0;  ///< the element of the tensor from which all the others are counted
 

@@ -4,9 +4,7 @@
 // has rows [offsets[g], offsets[g + 1]) of the row matrices, and block g of a stacked matrix, whose blocks lie one
 // below the other: [groups * block rows, cols]. offsets [groups + 1] are on the host and must not fall; groups may be
 // empty. The groups are computed one GEMM after the other (gemm.hpp says its precision, strides, threads and
-// asynchrony), so a row's result does not depend on the other groups. fp32 on hosts with AVX-512 has a GEMM of its own
-// for the rows of groups, which are few (src/linalg/panel_gemm.hpp); there a row's result does not depend on the number
-// of rows in its group either.
+// asynchrony), so a row's result does not depend on the other groups.
 
 #include <p3d/linalg/gemm.hpp>
 

@@ -206,7 +206,7 @@ private:
   bool narrow_messages_;
   bool offloads_;
   /// No view of a slot changes places with one of the scratch: a slot that moves, or is taken anew, is one piece.
-  bool stays_;
+  bool one_piece_;
   std::byte* arena_begin_;
   parallel::TensorParallel* tp_;
   std::vector<TransformerBlock<P>> blocks_;

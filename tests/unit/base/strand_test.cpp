@@ -11,7 +11,7 @@
 
 namespace {
 using p3d::base::rest;
-using p3d::base::take_turns;
+using p3d::base::interleave;
 
 std::string order(int a, int b, int c) {
   std::string seen;
@@ -23,7 +23,7 @@ std::string order(int a, int b, int c) {
       }
     };
   };
-  take_turns({work('a', a), work('b', b), work('c', c)});
+  interleave({work('a', a), work('b', b), work('c', c)});
   return seen;
 }
 
@@ -58,14 +58,14 @@ TEST(Strand, KeepsWhatAWorkHas) {
       sums[k] = sum;
     };
   };
-  take_turns({work(0), work(1)});
+  interleave({work(0), work(1)});
   for (int k : {0, 1}) EXPECT_NEAR(sums[k], 64.0 * 10000 * 9999 / 2 + (k + 1) * 1e-3 * 2016 * 10000, 1e-3);
 }
 
 TEST(Strand, AnErrorEndsAllTurns) {
   int after = 0;
   for (int again = 0; again < 3; ++again)
-    EXPECT_THROW(take_turns({[&] {
+    EXPECT_THROW(interleave({[&] {
                                rest();
                                throw std::runtime_error("one");
                              },
@@ -87,7 +87,7 @@ TEST(Strand, HasRoomForDeepCalls) {
     }
   };
   int sum = 0;
-  take_turns({[&] { sum = Deep::call(5000); }, [] { rest(); }});
+  interleave({[&] { sum = Deep::call(5000); }, [] { rest(); }});
   EXPECT_EQ(sum, 5000);
 }
 

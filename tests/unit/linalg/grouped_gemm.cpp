@@ -137,7 +137,7 @@ TEST(GroupedGemm, MatchesLoops) {
   check_all<double, double>();
   check_all<float, float>();
 }
-// Beyond one panel and one tile of the form for few rows, with every number of rows that is left over.
+// Groups of every small number of rows, and more than one tile of a BLAS.
 TEST(GroupedGemm, MatchesLoopsForLargerBlocks) {
   Offsets const offsets = {0, 8, 9, 19, 30, 42, 55, 69, 84, 150};
   for (Sizes const& sizes : {Sizes{150, 400, 100}, Sizes{150, 390, 48}, Sizes{150, 48, 130}})

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forwards and backwards that take turns: how they are brought together, and what that is worth.
+// Forwards and backwards that interleave: how they are brought together, and what that is worth.
 
 #include <p3d/plan/simulator.hpp>
 #include <p3d/schedule/query.hpp>
