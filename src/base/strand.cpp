@@ -35,7 +35,8 @@ public:
     int const flags = MAP_PRIVATE | MAP_ANONYMOUS;
     memory_ = ::mmap(nullptr, guard_ + bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
     if (memory_ == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "a stack for a strand");
-    ::mprotect(memory_, guard_, PROT_NONE);
+    if (::mprotect(memory_, guard_, PROT_NONE) != 0)
+      throw std::system_error(errno, std::generic_category(), "a page below the stack of a strand");
   }
   ~Stack() { ::munmap(memory_, guard_ + bytes); }
   Stack(Stack const&) = delete;

@@ -53,8 +53,7 @@ void ActivationStore::offload(int stage, int slot, int microbatch, bool gradient
   s.offloaded[microbatch] = {place, s.stage->rows(slot)};
   auto const region = s.stage->offloaded(slot, gradients);
   auto& traffic = s.traffic[slot];
-  // Mostly done long ago. Of a row of stages that share a rank some are reloaded and not used: then nobody has waited,
-  // and the next reload into this slot would give up a read that has not begun.
+  // The slot's last write has mostly ended long ago. Its request must be over before another one takes its place.
   wait_read(stage, slot);
   traffic.writes_gradients = gradients;
   if (!file_) {
@@ -111,6 +110,13 @@ void ActivationStore::wait_written(int stage, int slot) {
 bool ActivationStore::reads(int stage, int slot) {
   auto* const t = traffic(stage, slot);
   return t != nullptr && (t->arrives.data != nullptr || !t->read.test());
+}
+
+void ActivationStore::forget_read(int stage, int slot) {
+  auto* const t = traffic(stage, slot);
+  if (t == nullptr) return;
+  wait(t->read);
+  t->arrives = {};
 }
 
 void ActivationStore::wait_read(int stage, int slot) {

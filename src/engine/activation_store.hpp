@@ -24,7 +24,8 @@ public:
   /// host memory instead.
   ActivationStore(device::ExecSpace const& exec, device::SwapSettings settings, bool in_memory = false);
 
-  /// Adds stage `number`, with room for so many microbatches at a time in so many bytes, before the first action on it.
+  /// Adds stage `number`, with room for `places` microbatches at a time in `bytes`, before the first action on it. Each
+  /// place begins at a multiple of SwapFile::alignment.
   void add(int number, StagePort& stage, int places, std::int64_t bytes);
 
   /// Starts to write what the slot keeps of a microbatch.
@@ -42,6 +43,9 @@ public:
   bool reads(int stage, int slot);
   /// Waits until what was reloaded is in the slot.
   void wait_read(int stage, int slot);
+  /// Forgets what was reloaded into a slot that another microbatch takes now. Of stages in a row on one rank all slots
+  /// of a microbatch are reloaded, and some are not read.
+  void forget_read(int stage, int slot);
 
   std::int64_t bytes() const { return file_ ? file_->bytes() : static_cast<std::int64_t>(host_.size()); }
 

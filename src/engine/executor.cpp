@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One switch over the actions of a rank, with the rule of every wait: an action waits for the messages of its slot and
-// for no more. Messages belong to (stage, slot); whoever takes a slot anew waits for what still travels from or to it.
-// Example: 2F0 in slot 1 waits for the send of the slot's last user and for the activation of microbatch 0, computes,
-// and leaves the output for the send that the list has next.
+// One switch over the actions of a rank, with the rule of every wait: an action waits for the messages and the copies
+// of the slots that it uses, and STEP for all. Messages belong to (stage, slot); whoever takes a slot anew waits for
+// what still travels from or to it. Example: 2F0 in slot 1 waits for the send of the slot's last user and for the
+// activation of microbatch 0, computes, and leaves the output for the send that the list has next.
 #include <p3d/engine/executor.hpp>
 
 #include <p3d/base/error.hpp>
@@ -81,15 +81,15 @@ Executor::ProgramRun Executor::prepare(schedule::ValidProgram const& proved, dou
   schedule::Program const& program = proved;
   bool const training = proved.pass() == schedule::Pass::training;
   auto const& actions = program.ranks[static_cast<std::size_t>(pipeline_->rank())];
-  ProgramRun run{program,
-                 how.pairs,
-                 how.waits_inside,
-                 training,
-                 loss_scale,
-                 hooks,
-                 training ? recorder_ : nullptr,
-                 &actions,
-                 &details(proved, actions)};
+  ProgramRun run{.program = program,
+                 .pairs = how.pairs,
+                 .waits_inside = how.waits_inside,
+                 .training = training,
+                 .loss_scale = loss_scale,
+                 .hooks = hooks,
+                 .recorder = training ? recorder_ : nullptr,
+                 .actions = &actions,
+                 .details = &details(proved, actions)};
   if (how.p2p == schedule::P2p::ring && pipeline_->size() > 1) {
     P3D_REQUIRE(start_.has_ring(), "rounds have their communicator");
     run.rounds = &proved.rounds().ranks[static_cast<std::size_t>(pipeline_->rank())];
@@ -125,6 +125,7 @@ void Executor::run(schedule::Stream const& stream, bool another_follows, std::in
   bool const begun = opened.program != nullptr;
   P3D_REQUIRE(begun || another_follows, "a step with a flush before and behind it is none of a stream");
   P3D_REQUIRE(!begun || (opened.program == &run.program && opened.step == step), "the next step follows, or none");
+  P3D_REQUIRE(another_follows || !stream.last.empty(), "the stream has lists that end it");
   auto const& parts = !begun ? stream.first : another_follows ? stream.middle : stream.last;
   auto const& part = parts[static_cast<std::size_t>(pipeline_->rank())];
   auto const actions = slot_names_.apply(stream.steps, part, begun);
@@ -339,6 +340,7 @@ void Executor::take_slot(Action const& action, ProgramRun const& run) {
 }
 
 void Executor::shape_slot(Action const& action, ProgramRun const& run) {
+  if (store_) store_->forget_read(action.stage, action.slot);
   stage(action).shape(action.slot, run.hooks.length ? run.hooks.length(action.microbatch) : 0);
 }
 
@@ -438,11 +440,11 @@ void Executor::backward(Action const& action, Detail const& detail, ProgramRun& 
 
 template <class Work>
 void Executor::timed(Phase phase, Work&& work) {
-  double const waited_before = waited_();
+  double const waited_before = waited_(), in_pipeline_before = times_[Phase::pipeline_wait];
   base::Stopwatch watch;
   work();
   double const waited = waited_() - waited_before;
-  times_[phase] += watch.seconds() - waited;
+  times_[phase] += watch.seconds() - waited - (times_[Phase::pipeline_wait] - in_pipeline_before);
   times_[Phase::stage_comm] += waited;
 }
 

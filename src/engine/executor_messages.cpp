@@ -36,7 +36,7 @@ bool Executor::buffer_is_free(Action const& receive) {
 SlotMessage Executor::slot_message(Action const& action, ProgramRun const& run) {
   auto& m = messages(action);
   auto const of = [&](comm::Request& request) -> SlotMessage {
-    return {stage(action).message(action, run.program), &request};
+    return {stage(action).make_message(action, run.program), &request};
   };
   switch (action.op) {
     case Op::recv_activation: shape_slot(action, run); return of(m.recv_activation);

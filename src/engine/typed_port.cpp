@@ -75,7 +75,7 @@ void TypedPort<P>::move_weights(Op move, int version) {
 }
 
 template <class P>
-comm::Communicator::Message TypedPort<P>::message(Action const& action, schedule::Program const& program) {
+comm::Communicator::Message TypedPort<P>::make_message(Action const& action, schedule::Program const& program) {
   using Message = typename model::Stage<P>::Message;
   auto const what = kind_of<P>(action.op);
   auto const [peer, tag] = route(action, program);

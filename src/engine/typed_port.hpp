@@ -14,12 +14,12 @@ namespace p3d::engine {
 template <class T>
 SlotRows slot_rows(device::View2<T> const& view) {
   P3D_REQUIRE(view.span_is_contiguous(), "rows of a slot follow each other");
-  return {const_cast<void*>(static_cast<void const*>(view.data())), static_cast<std::int64_t>(view.extent(0)),
-          static_cast<std::int64_t>(view.extent(1))};
+  return {view.data(), static_cast<std::int64_t>(view.extent(0)), static_cast<std::int64_t>(view.extent(1)), sizeof(T)};
 }
 /// The view of rows whose numbers are of type T.
 template <class T>
 device::View2<T> typed(SlotRows const& rows) {
+  P3D_REQUIRE(rows.element_bytes == sizeof(T), "stages of a rank have one type");
   return device::View2<T>(static_cast<T*>(rows.data), static_cast<std::size_t>(rows.rows),
                           static_cast<std::size_t>(rows.columns));
 }
@@ -52,7 +52,7 @@ public:
   bool hands_on() const override { return stage_->hands_on(); }
   bool has_gradient() const override { return stage_->has_gradient(); }
 
-  comm::Communicator::Message message(schedule::Action const& action, schedule::Program const& program) override;
+  comm::Communicator::Message make_message(schedule::Action const& action, schedule::Program const& program) override;
   void pass_empty(comm::Communicator& pipeline, schedule::Action const& action,
                   schedule::Program const& program) override;
 

@@ -30,10 +30,10 @@ public:
 
   /// Before a program's first action: asks for what other ranks will give.
   virtual void begin(schedule::Program const& program, bool training) = 0;
-  /// E, S, T or G, whose tokens are loaded. Losses count on the last stage's rank.
-  virtual void execute(schedule::Action const& action, double loss_scale, Wait const& wait) = 0;
   /// Waits until an E, S, T or G has what it reads and its buffers are free.
   virtual void prepare(schedule::Action const& action, Wait const& wait) = 0;
+  /// E, S, T or G, prepared, with its tokens loaded. Losses count on the last stage's rank.
+  virtual void execute(schedule::Action const& action, double loss_scale, Wait const& wait) = 0;
 
   // Around the actions of the stages.
   /// Fills the first stage's input.

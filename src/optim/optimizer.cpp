@@ -94,8 +94,12 @@ private:
 
 template <class P>
 std::unique_ptr<Optimizer<P>> make_optimizer(config::Optimizer const& options, layout::StageParams const& params) {
-  if (options.type == config::OptimizerType::adamw) return std::make_unique<AdamW<P>>(options, params);
-  return std::make_unique<Sgd<P>>(options, params);
+  switch (options.type) {
+    case config::OptimizerType::adamw: return std::make_unique<AdamW<P>>(options, params);
+    case config::OptimizerType::sgd: return std::make_unique<Sgd<P>>(options, params);
+  }
+  P3D_REQUIRE(false, "an optimizer has a rule");
+  return nullptr;
 }
 
 template <class P>

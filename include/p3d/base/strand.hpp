@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Several flows of control on one thread ("strands"), which interleave only where the code says so. While one strand
-// waits for a message, another can compute. No order depends on the time: a strand pauses at rest() and continues when
-// each of the others has run up to its own rest() or its end.
+// Several flows of control on one thread ("strands"), which interleave only where the code says so. The executor runs a
+// forward and a backward so; layers call rest() where rows of their experts or of ranks of tp are under way, whether or
+// not they have come. While they travel, the other strand computes. No order depends on the time: a strand pauses at
+// rest() and continues when each of the others has run up to its own rest() or its end.
 //
 // There is one thread, since neither Kokkos nor a thread level of MPI below MPI_THREAD_MULTIPLE lets two threads
 // compute. The implementation uses POSIX contexts (getcontext, makecontext, swapcontext).

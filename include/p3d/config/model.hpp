@@ -218,7 +218,10 @@ struct Model {
   /// True when the linear of q, k and v has a bias.
   bool has_qkv_bias() const { return bias || qkv_bias; }
   /// True when the activation function multiplies by a gate, which has a matrix of its own.
-  bool gated() const { return activation != Activation::gelu && activation != Activation::xielu; }
+  bool gated() const {
+    return activation == Activation::swiglu || activation == Activation::geglu ||
+           activation == Activation::swiglu_clamped;
+  }
   /// Number of matrices of an MLP, or of an expert: up, down and maybe a gate.
   int mlp_matrices() const { return gated() ? 3 : 2; }
   /// The entry of `window` for a layer; 0: the layer has no window.

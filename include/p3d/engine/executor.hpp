@@ -138,7 +138,7 @@ private:
   /// Adds an action to the times of its kind.
   void book(schedule::Op op, double seconds);
   void take_slot(schedule::Action const& action, ProgramRun const& run);
-  /// A free slot gets the shape of the microbatch.
+  /// A free slot gets the shape of the microbatch, and nothing that was reloaded into it comes any more.
   void shape_slot(schedule::Action const& action, ProgramRun const& run);
   /// Waits for what still travels from the buffer of a receive.
   void free_buffer(schedule::Action const& receive, ProgramRun const& run);

@@ -18,6 +18,7 @@ namespace p3d::engine {
 struct SlotRows {
   void* data = nullptr;
   std::int64_t rows = 0, columns = 0;
+  std::size_t element_bytes = 0;  ///< bytes of a number
 };
 
 /// The weights that an action reads: a version of this step, or the newest ones, which microbatches of later steps
@@ -27,7 +28,8 @@ struct WeightChoice {
   int steps_early = 0;  ///< number of steps between this one and that of the action; 0: `version`
 };
 
-/// Functions that have the name of one of model::Stage do what it does.
+/// Functions that have the name of one of model::Stage do what it does, in the types of the run; forward() and
+/// backward() find the weights too.
 class StagePort {
 public:
   virtual ~StagePort() = default;
@@ -50,8 +52,10 @@ public:
   virtual bool hands_on() const = 0;
   virtual bool has_gradient() const = 0;
 
-  /// The message of SEND_F, RECV_F, SEND_B or RECV_B, which can start now, in the type in which it travels.
-  virtual comm::Communicator::Message message(schedule::Action const& action, schedule::Program const& program) = 0;
+  /// The message of SEND_F, RECV_F, SEND_B or RECV_B, which can start now, in the type in which it travels. A send's
+  /// numbers are rounded to that type by the call.
+  virtual comm::Communicator::Message make_message(schedule::Action const& action,
+                                                   schedule::Program const& program) = 0;
   /// Sends or receives a message of the size of that of `action`, of numbers that mean nothing, and waits for it.
   virtual void pass_empty(comm::Communicator& pipeline, schedule::Action const& action,
                           schedule::Program const& program) = 0;

@@ -13,7 +13,7 @@
 namespace p3d::schedule {
 
 /// The kinds of actions. Their text forms are in action.cpp (F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B, ...).
-/// weights.hpp says what the weight actions mean for a stage.
+/// weights.hpp says what the weight actions mean for a stage. The order has a meaning: query.hpp tells kinds by ranges.
 enum class Op : std::uint8_t {
   forward,              ///< F: forward of one microbatch through one stage
   backward,             ///< B: input and weight part together

@@ -95,24 +95,24 @@ enum class P2p : std::uint8_t {
 ///  * A RECV_* whose slot is still written out by OFFLOAD_F is put off until that copy is done, and the rank goes on.
 ///    With `waits_inside` the rank waits for the copy: while it waits inside an action for a rank of its stage, nobody
 ///    would post the receive, and its sender may be whom that rank waits for.
-///  * SEND_* starts a non-blocking send. Before it, the executor waits until fewer than `sends_in_flight` sends of that
-///    kind to that rank are outstanding; with 0 it also waits for this one (a blocking send).
+///  * SEND_* starts a non-blocking send. For simulations and tests `sends_in_flight` may be a number: before a send the
+///    rank waits until fewer of that kind to that rank are outstanding; with 0 it also waits for this one (a blocking
+///    send). The executor has no such limit.
 ///  * The action that takes a slot (RECV_F, or F where no message brings the input) waits for the sends that still read
-///  it.
+///    it.
 ///  * OFFLOAD_F and RELOAD_F start a copy and go on (offload.hpp). A slot keeps the buffers of messages of a microbatch
 ///    that was offloaded: RECV_B, B and I wait for a gradient's send that still reads it, I for an activation's too.
 ///  * Neighbouring stages on one rank use each other's slot: F and what follows the previous one's output, B and I the
 ///    gradient of the next one's input.
 ///  * STEP waits for everything outstanding.
 ///  * With `pairs` the two of a pair wait for all that they read before either begins, and then interleave. Nothing
-///  lies between them that
-///    another rank sees, so this is the same wait as that of the second one after the first.
+///    lies between them that another rank sees, so this is the same wait as that of the second one after the first.
 ///  * Messages of one (source rank, destination rank, kind) match in the order posted, whatever their stage.
-/// Without `waits_inside` the executor may also put off a RECV_F whose slot still sends and go on meanwhile, but posts
-/// it before it waits for anything and before it touches the slot: so it waits only where these rules wait, having done
-/// more.
-/// All waits are for counts that only grow, so the order in which ranks run cannot change the outcome: one execution
-/// proves progress for all, and progress when every send is a rendezvous implies it when some or all are eager.
+/// Without `waits_inside` the executor may also put off a receive whose buffer is still sent, and those of its kind
+/// behind it, and go on meanwhile. It posts them before it waits for another rank and before it touches the slot: so it
+/// waits only where these rules wait, having done more. All waits are for counts that only grow, so the order in which
+/// ranks run cannot change the outcome: one execution proves progress for all, and progress when every send is a
+/// rendezvous implies it when some or all are eager.
 struct Execution {
   bool rendezvous = true;     ///< a send completes only when its receive is posted (false: eager)
   int sends_in_flight = 1;    ///< outstanding sends per (peer, kind) before the executor must wait; 0: blocking sends

@@ -3,14 +3,17 @@
 // Vocabulary parallelism over the pipeline (Yeung et al., arXiv 2411.05288): every pipeline rank holds a part of the
 // rows of the embedding and of the output layer, so that the stages with layers are even. Per microbatch each rank has
 //
-//   action  what it does                                    what it waits for            what it then shares
-//   E       its part of the embedding                       its buffer                   SUM: all-reduce to F of stage
-//   0 S       the logits of its part, their parts of the loss OUTPUT: broadcast by F of    PARTS: all-gather
-//                                                           the last stage
-//   T       the loss; gradients of its logits, rows, input  PARTS                        INPUT_GRADIENT: all-reduce to
-//                                                                                        B or I of the last stage
-//   G       the gradient of its part of the embedding       GRADIENT: broadcast by B or
-//                                                           I of stage 0
+//   E   its part of the embedding
+//         waits for   its buffer
+//         then gives  SUM, an all-reduce, to F of stage 0
+//   S   the logits of its part, and its part of the loss
+//         waits for   OUTPUT, a broadcast by F of the last stage
+//         then gives  PARTS, an all-gather
+//   T   the loss; gradients of its logits, of its rows and of the input
+//         waits for   PARTS
+//         then gives  INPUT_GRADIENT, an all-reduce, to B or I of the last stage
+//   G   the gradient of its part of the embedding
+//         waits for   GRADIENT, a broadcast by B or I of stage 0
 //
 // Each kind of exchange has a communicator of its own, on which the microbatches follow each other. E, S, T and G carry
 // the number of the rank's first stage, with whose weights the part lies, and a slot: buffers of E, of S and T

@@ -55,7 +55,7 @@ struct Rank {
           if (!result.config) throw std::runtime_error(config::format(result.errors));
           return *result.config;
         }()),
-        stages({1, 1, 1, 1}, 4),
+        stages(layout::make_stage_map(config)),
         loader([&] {
           auto source = std::make_unique<CountingSource>(reads);
           data::Sampler sampler(*source, config);

@@ -144,4 +144,31 @@ TEST(MakeStageMap, FollowsThePipelineSection) {
   EXPECT_EQ(sizes(make_stage_map(c)), (std::vector<int>{9, 8, 8, 5}));
 }
 
+TEST(Vocabulary, BelongsToTheEndStagesOrToAllRanks) {
+  p3d::config::Config c;
+  c.model.layers = 4;
+  c.parallel.tp = 2;
+  c.parallel.pp = 2;
+  c.model.tied_embeddings = true;
+  for (bool const divided : {false, true}) {
+    SCOPED_TRACE(divided ? "divided" : "whole");
+    c.pipeline.vocab_parallel = divided;
+    for (auto const& stages : {make_stage_map(c), make_stage_map(c, {0, 1, 1, 0}), refine(make_stage_map(c), {2, 2})}) {
+      EXPECT_EQ(stages.stages_own_vocabulary(), !divided);
+      for (int s = 0; s < stages.num_stages(); ++s) {
+        EXPECT_EQ(stages.has_embedding(s), !divided && s == 0);
+        EXPECT_EQ(stages.has_head(s), !divided && s + 1 == stages.num_stages());
+      }
+    }
+    EXPECT_EQ(vocabulary_parts(c), divided ? 4 : 2);
+    EXPECT_EQ(ranks_share_embedding(c), !divided);
+  }
+  c.pipeline.vocab_parallel = false;
+  c.model.tied_embeddings = false;
+  EXPECT_FALSE(ranks_share_embedding(c)) << "head and embedding are two matrices";
+  c.model.tied_embeddings = true;
+  c.parallel.pp = 1;
+  EXPECT_FALSE(ranks_share_embedding(c)) << "there is one pipeline rank";
+}
+
 }  // namespace
