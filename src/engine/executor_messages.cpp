@@ -75,8 +75,8 @@ void Executor::flush_deferred(ProgramRun const& run) {
 
 void Executor::start_rounds(std::size_t next, ProgramRun& run) {
   auto const& actions = *run.actions;
-  for (; run.round < run.rounds->size(); ++run.round) {
-    auto const& round = (*run.rounds)[run.round];
+  for (; run.rounds_started < run.rounds->size(); ++run.rounds_started) {
+    auto const& round = (*run.rounds)[run.rounds_started];
     if (round.from > next) return;
     bool const must = round.by <= next;
     auto const busy = [&](std::size_t i) { return schedule::is_recv(actions[i].op) && !buffer_is_free(actions[i]); };

@@ -17,7 +17,7 @@ struct Executor::ProgramRun {
   int microbatches = schedule::any_number;               ///< number in the step; those from there on are later ones'
   bool flushes = true;                                   ///< STEP waits for what is under way
   std::vector<schedule::Round> const* rounds = nullptr;  ///< the rounds of this rank; null: messages start one by one
-  std::size_t round = 0;                                 ///< number of rounds that have started
+  std::size_t rounds_started = 0;
 };
 
 }  // namespace p3d::engine

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Compiles by nvcc what differs most from other compilers: the files of NVIDIA's libraries, and of each room with device
-# code one file with kernels. All other kernels are read by its front end, many files as one source: that finds what
-# nvcc forbids and others allow. A minute or two; tests/platforms/cuda.sh compiles and links all there is. No GPU is
+# code one file with kernels. All other kernels, and the rooms above them up to engine, are read by its front end, many files
+# as one source: that finds what nvcc forbids or misunderstands. Two minutes on two cores; tests/platforms/cuda.sh compiles and links all there is. No GPU is
 # needed.
 #
 # usage: tests/platforms/nvcc.sh <build folder> <folder to keep Kokkos' headers in> [source...]
@@ -41,6 +41,11 @@ if (( $# == 0 )); then
   done
   read_by_front_end attention "${attention[@]}"
   read_by_front_end others "${others[@]}"
+  # The rooms above kernels, whose templates take device code along. One source for each: names of files may be alike.
+  for room in collectives parallel model optim engine; do
+    mapfile -t files < <(find "src/$room" -name '*.cpp' | sort)
+    read_by_front_end "room_$room" "${files[@]}"
+  done
 fi
 (( $# > 0 )) || set -- "${read_only[@]}" src/kernels/norm.cpp src/model/block.cpp src/linalg/gemm16.cpp \
   src/device/gpu.cpp src/device/event.cpp src/device/cuda_driver.cpp src/linalg/gemm_cublas.cpp \
