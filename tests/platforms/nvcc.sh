@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Compiles by nvcc what differs most from other compilers: the files of NVIDIA's libraries, and of each room with device
-# code one file with kernels. All other kernels, and the rooms above them up to engine, are read by its front end, many files
-# as one source: that finds what nvcc forbids or misunderstands. Two minutes on two cores; tests/platforms/cuda.sh compiles and links all there is. No GPU is
-# needed.
+# code one file with kernels. All other kernels, and the rooms above them up to engine, are read by its front end, many
+# files as one source: that finds what nvcc forbids or misunderstands. Two minutes on two cores; tests/platforms/cuda.sh
+# compiles and links all there is. No GPU is needed.
 #
 # usage: tests/platforms/nvcc.sh <build folder> <folder to keep Kokkos' headers in> [source...]
 # Ends with 77, which ctest reports as skipped, where there is no nvcc or Kokkos' headers cannot be had.
