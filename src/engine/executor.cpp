@@ -317,7 +317,7 @@ void Executor::execute(Action const& action, Detail const& detail, ProgramRun& r
 
 void Executor::vocabulary(Action const& action, Detail const& detail, ProgramRun& run) {
   P3D_REQUIRE(vocabulary_, "a program with E, S, T and G has somebody for them");
-  auto const wait = [&](comm::Request& request) { timed_wait(request, action.op, action, run); };
+  auto const wait = waits_for(action, run);
   vocabulary_->prepare(action, wait);
   bool const forward = !schedule::makes_vocabulary_gradient(action.op);
   if (action.op != Op::head_backward)
@@ -389,15 +389,13 @@ void Executor::prepare_forward(Action const& action, Detail const& detail, Progr
   }
   timed(Phase::other, [&] { run.hooks.load(action.stage, action.slot, action.microbatch); });
   if (schedule::exchange_read(run.program, action))
-    vocabulary_->begin_forward(action.microbatch, stage(action).input(action.slot),
-                               [&](comm::Request& request) { timed_wait(request, action.op, action, run); });
+    vocabulary_->begin_forward(action.microbatch, stage(action).input(action.slot), waits_for(action, run));
 }
 
 void Executor::forward(Action const& action, ProgramRun& run) {
   stage(action).forward(weights(action, run), action.slot, run.training);
   if (schedule::exchange_given(run.program, action))
-    vocabulary_->end_forward(action.microbatch, stage(action).head_input(action.slot),
-                             [&](comm::Request& request) { timed_wait(request, action.op, action, run); });
+    vocabulary_->end_forward(action.microbatch, stage(action).head_input(action.slot), waits_for(action, run));
 }
 
 void Executor::prepare_backward(Action const& action, Detail const& detail, ProgramRun& run) {
@@ -418,9 +416,7 @@ void Executor::prepare_backward(Action const& action, Detail const& detail, Prog
     }
   }
   if (schedule::exchange_read(run.program, action))
-    s.take_head_gradient(action.slot, vocabulary_->begin_backward(action.microbatch, [&](comm::Request& request) {
-      timed_wait(request, action.op, action, run);
-    }));
+    s.take_head_gradient(action.slot, vocabulary_->begin_backward(action.microbatch, waits_for(action, run)));
   // The input part overwrites the output. Its send is over, the gradient that came back was made from it; but where the
   // microbatch was offloaded, the slot may still send another one's.
   if (action.op == Op::backward_input) timed_wait(m.send_activation, Op::send_activation, action, run);
@@ -428,14 +424,13 @@ void Executor::prepare_backward(Action const& action, Detail const& detail, Prog
 
 void Executor::backward(Action const& action, Detail const& detail, ProgramRun& run) {
   auto& s = stage(action);
-  std::function<void(std::size_t first, std::size_t last)> ready;
+  StagePort::Ready ready;
   if (detail.completes) {
     ready = [&](std::size_t first, std::size_t end) { run.hooks.gradients_ready(action.stage, first, end); };
   }
   s.backward(action.op, weights(action, run), action.slot, run.loss_scale, ready);
   if (schedule::exchange_given(run.program, action))
-    vocabulary_->end_backward(action.microbatch, s.gradient(action.slot),
-                              [&](comm::Request& request) { timed_wait(request, action.op, action, run); });
+    vocabulary_->end_backward(action.microbatch, s.gradient(action.slot), waits_for(action, run));
 }
 
 template <class Work>

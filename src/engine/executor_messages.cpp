@@ -98,7 +98,7 @@ void Executor::wait_for_all_sends(ProgramRun const& run) {
   }
   if (!vocabulary_) return;
   Action const last{Op::embed_backward, 0};
-  vocabulary_->finish([&](comm::Request& request) { timed_wait(request, last.op, last, run); });
+  vocabulary_->finish(waits_for(last, run));
 }
 
 }  // namespace p3d::engine

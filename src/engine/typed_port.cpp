@@ -56,8 +56,7 @@ void TypedPort<P>::forward(WeightChoice choice, int slot, bool training) {
 }
 
 template <class P>
-void TypedPort<P>::backward(Op part, WeightChoice choice, int slot, double loss_scale,
-                            std::function<void(std::size_t first, std::size_t last)> const& ready) {
+void TypedPort<P>::backward(Op part, WeightChoice choice, int slot, double loss_scale, Ready const& ready) {
   auto const& w = weights(choice);
   if (part == Op::backward) stage_->backward(w, slot, loss_scale, ready);
   if (part == Op::backward_input) stage_->backward_input(w, slot, loss_scale);

@@ -36,8 +36,7 @@ public:
 
   void shape(int slot, std::int64_t length) override { stage_->shape(slot, length); }
   void forward(WeightChoice weights, int slot, bool training) override;
-  void backward(schedule::Op part, WeightChoice weights, int slot, double loss_scale,
-                std::function<void(std::size_t first, std::size_t last)> const& ready) override;
+  void backward(schedule::Op part, WeightChoice weights, int slot, double loss_scale, Ready const& ready) override;
   void move_weights(schedule::Op move, int version) override;
 
   SlotRows input(int slot) const override { return slot_rows(stage_->input(slot)); }

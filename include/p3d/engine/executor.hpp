@@ -182,6 +182,10 @@ private:
   /// Runs `work`, books its time less the time it waited for messages inside.
   template <class Work>
   void timed(Phase phase, Work&& work);
+  /// A function that waits for an exchange which `action` reads, or whose buffer it fills.
+  std::function<void(comm::Request&)> waits_for(schedule::Action const& action, ProgramRun const& run) {
+    return [&action, &run, this](comm::Request& request) { timed_wait(request, action.op, action, run); };
+  }
   /// Waits for a message of the slot of `action`.
   void timed_wait(comm::Request& request, schedule::Op message, schedule::Action const& action, ProgramRun const& run);
 

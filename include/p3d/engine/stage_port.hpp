@@ -32,13 +32,13 @@ struct WeightChoice {
 /// backward() find the weights too.
 class StagePort {
 public:
+  using Ready = std::function<void(std::size_t first, std::size_t last)>;
   virtual ~StagePort() = default;
 
   virtual void shape(int slot, std::int64_t length) = 0;
   virtual void forward(WeightChoice weights, int slot, bool training) = 0;
   /// Runs B, I or W.
-  virtual void backward(schedule::Op part, WeightChoice weights, int slot, double loss_scale,
-                        std::function<void(std::size_t first, std::size_t last)> const& ready) = 0;
+  virtual void backward(schedule::Op part, WeightChoice weights, int slot, double loss_scale, Ready const& ready) = 0;
   /// Carries out GATHER, RELEASE, OFFLOAD or RELOAD.
   virtual void move_weights(schedule::Op move, int version) = 0;
 
