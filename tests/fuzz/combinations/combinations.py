@@ -14,7 +14,8 @@ something failed.
     meaning.py    which keys change numbers, rounding, or not a bit; tolerances        draw.py      random choices
     judge.py      runs a case, its reference, its twin and its acts                    compare.py   two runs
     starts.py     starts p3d, reads what a run leaves                                  fixtures.py  files of cases
-    shrink.py     the fewest items that still fail          known.py  names of old defects     keys_test.py  all keys"""
+    spread.py     tells rounding of 16 bits from a defect   shrink.py    the fewest items that still fail
+    known.py      names of old defects                      keys_test.py  all keys are drawn; the parts above work"""
 import argparse
 import collections
 import multiprocessing

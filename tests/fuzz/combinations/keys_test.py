@@ -13,6 +13,7 @@ from cases import BASE, Case  # noqa: E402
 from draw import Draw  # noqa: E402
 from generate import generate  # noqa: E402
 from shrink import shrink  # noqa: E402
+import spread  # noqa: E402
 from starts import is_deadlock  # noqa: E402
 
 PAGE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "keys.md"
@@ -109,6 +110,25 @@ class Parts(unittest.TestCase):
         self.assertEqual(sorted(shrunk.items), ["b", "g"])
         shrunk = shrink(case, lambda smaller: "@eval.parallel.tp" in smaller.items)
         self.assertEqual(sorted(shrunk.items), ["@eval", "@eval.parallel.tp"])
+
+    def test_rounding_is_told_from_a_defect(self):
+        """Distances of the step before an update spread around 0.4 %, later ones around 30 %."""
+        def drawn(name, typical):
+            draw = Draw(name, 1)
+            factors = (10.0 ** ((draw.below(2001) - 1000) / 1000) for _ in range(spread.SEEDS))
+            return [typical * factor for factor in factors]
+
+        def rows(first, third):
+            return [{("grad_norm", 1): a, ("grad_norm", 3): b} for a, b in zip(first, third)]
+        single = rows(drawn("a", 0.004), drawn("b", 0.3))
+        self.assertEqual(spread.verdict(rows(drawn("c", 0.006), drawn("d", 0.4)), single), "")
+        self.assertIn("grad_norm of step 1", spread.verdict(rows(drawn("c", 0.08), drawn("d", 0.4)), single))
+        self.assertIn("grad_norm of step 3", spread.verdict(rows(drawn("c", 0.004), drawn("d", 9.0)), single))
+        self.assertIn("3 and 40 of 40 seeds", spread.verdict(rows(drawn("c", 0.004), drawn("d", 0.3))[:3], single))
+
+    def test_distances_are_relative(self):
+        far = spread.distances({1: {"loss": "2.0", "grad_norm": "", "lr": "1"}}, {1: {"loss": "1.0", "lr": "2"}, 2: {}})
+        self.assertEqual(far, {("loss", 1): 0.5})
 
     def test_a_deadlock_is_told_from_a_slow_machine(self):
         waits = "not in all_gather #58 of 'cp': rank 2 (elsewhere)\nAll ranks:\nrank 0: waited 6.0 s"

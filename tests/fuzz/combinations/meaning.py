@@ -73,15 +73,31 @@ def twin(keys):
     return plain if changing else None
 
 
+def precision_of(keys):
+    """The type of numbers that GEMMs multiply."""
+    autocast = keys.get("precision.autocast", "none")
+    return autocast if autocast != "none" else keys.get("run.precision", "fp32")
+
+
+def has_16_bits(keys):
+    return precision_of(keys) in ("bf16", "fp16")
+
+
+def one_rank(keys, same_precision):
+    """reference(), in the precision of `keys` where this is asked for, and from the same weights."""
+    plain = {key: value for key, value in reference(keys).items() if key != "run.precision"}
+    kept = [key for key in keys if key in ("run.precision", "checkpoint.load", "checkpoint.resume", "checkpoint.every")
+            or key.startswith("precision.") and same_precision]
+    return {**plain, **{key: keys[key] for key in kept}, **({} if same_precision else {"run.precision": "fp64"})}
+
+
 def tolerances(keys):
     """(losses, norms) relative, or None: not compared.
 
     docs/numbers.md: fp64 to 1e-9, fp32 to 2e-4. docs/precision.md: 16 bits to 0.5 % of a loss; twice that here, as
     these models are smaller than the one measured there. A norm is a sum of squares of differences: thirty times more
     (case 140147: fp32 agrees with fp64, the norm of bf16 is 19 % off in the third step)."""
-    precision = keys.get("run.precision", "fp32")
-    if keys.get("precision.autocast", "none") != "none":
-        precision = keys["precision.autocast"]
+    precision = precision_of(keys)
     narrow = [key for key in ("precision.gradients", "precision.moments", "precision.reduction", "precision.pipeline")
               if keys.get(key) == "bf16"] or keys.get("precision.stochastic_rounding") == "true"
     experts = int(keys.get("model.moe.experts", 0)) > 0 or keys.get("model.preset", "") in EXPERT_PRESETS \
