@@ -58,7 +58,7 @@ void ActivationStore::offload(int stage, int slot, int microbatch, bool gradient
   traffic.writes_gradients = gradients;
   if (!file_) {
     Kokkos::deep_copy(exec_, part(host_, place, region.bytes), view(region));
-    traffic.copies = true;
+    traffic.copied.emplace(exec_);
     return;
   }
   auto const* from = region.data;
@@ -92,19 +92,20 @@ void ActivationStore::reload(int stage, int slot, int microbatch, bool gradients
 
 bool ActivationStore::writes(int stage, int slot) {
   auto* const t = traffic(stage, slot);
-  return t != nullptr && (t->copies || !t->write.test());
+  return t != nullptr && !t->is_written_out();
 }
 
 bool ActivationStore::writes_gradient(int stage, int slot) {
   auto* const t = traffic(stage, slot);
-  return t != nullptr && t->writes_gradients && (t->copies || !t->write.test());
+  return t != nullptr && t->writes_gradients && !t->is_written_out();
 }
 
 void ActivationStore::wait_written(int stage, int slot) {
   auto* const t = traffic(stage, slot);
   if (t == nullptr) return;
   wait(t->write);
-  if (std::exchange(t->copies, false)) device::fence(exec_, "p3d::engine::offload_activations");
+  if (auto const copied = std::exchange(t->copied, {}); copied && !copied->reached())
+    device::fence(exec_, "p3d::engine::offload_activations");
 }
 
 bool ActivationStore::reads(int stage, int slot) {

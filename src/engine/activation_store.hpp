@@ -6,6 +6,7 @@
 // kernels reach the slots (GPUs), a buffer of each slot in host memory stands between the two; in host memory itself
 // (offload_activations = "host") there is no file, and copies follow the kernels in their order.
 
+#include <p3d/device/event.hpp>
 #include <p3d/device/swap_file.hpp>
 #include <p3d/device/view.hpp>
 #include <p3d/engine/stage_port.hpp>
@@ -53,11 +54,13 @@ private:
   /// Pinned: GPUs copy from and to it at the speed of the bus, while the host goes on.
   using HostBytes = Kokkos::View<std::byte*, device::PinnedSpace>;
   struct Traffic {
+    /// True until the file, or the copy to host memory, has all of the slot.
+    bool is_written_out() { return (!copied || copied->reached()) && write.test(); }
     device::SwapFile::Request write, read;
-    bool copies = false;            ///< copies to host memory may still run
-    HostBytes buffer;               ///< between slot and file, where the file cannot reach the slot
-    model::StageRegion arrives;     ///< the region that the buffer goes to once it is read
-    bool writes_gradients = false;  ///< they are part of what is written
+    std::optional<device::Event> copied;  ///< the end of the copy to host memory
+    HostBytes buffer;                     ///< between slot and file, where the file cannot reach the slot
+    model::StageRegion arrives;           ///< the region that the buffer goes to once it is read
+    bool writes_gradients = false;        ///< they are part of what is written
   };
   struct Offloaded {
     std::int64_t place = 0;
