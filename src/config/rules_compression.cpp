@@ -80,8 +80,7 @@ void check_whole_gradients(Check const& c) {
          "gradients that stay finite for compress = \"powersgd\": what overflows would be remembered",
          "loss_scale \"dynamic\"");
   if (c.known({"parallel.pp", "pipeline.vocab_parallel", "model.tied_embeddings", "model.mtp.depth"}))
-    refuse(config.parallel.pp > 1 && config.model.last_reads_embedding() && !config.divides_vocabulary(),
-           config.model.tied_embeddings ? "model.tied_embeddings" : "model.mtp.depth",
+    refuse(config.ranks_share_embedding(), config.model.tied_embeddings ? "model.tied_embeddings" : "model.mtp.depth",
            "an embedding that one stage reads where gradients are compressed (pipeline.vocab_parallel does that)",
            fmt::format("one that the first and the last of {} pipeline ranks read", config.parallel.pp));
 }

@@ -41,7 +41,7 @@ Executor::Executor(std::map<int, StagePort*> stages, comm::Communicator& pipelin
 std::vector<Executor::Detail> const& Executor::details(schedule::ValidProgram const& proved,
                                                        std::vector<Action> const& actions) {
   schedule::Program const& program = proved;
-  auto& out = details_[&actions];
+  auto& out = details_[{proved.number(), &actions}];
   if (out.size() == actions.size()) return out;
   std::map<std::pair<int, bool>, std::size_t> last;  // by stage, of its own parameters and of the vocabulary's
   std::vector<bool> completes(actions.size(), false);

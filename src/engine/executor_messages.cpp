@@ -3,6 +3,7 @@
 // pipeline.p2p (message_start.hpp). A receive into a buffer that is still on its way is deferred; a round is started as
 // soon as its buffers are free, and at the latest where other ranks may wait for it.
 
+#include <p3d/base/error.hpp>
 #include <p3d/engine/executor.hpp>
 #include <p3d/schedule/query.hpp>
 
@@ -42,7 +43,8 @@ SlotMessage Executor::slot_message(Action const& action, ProgramRun const& run) 
     case Op::recv_activation: shape_slot(action, run); return of(m.recv_activation);
     case Op::recv_gradient: return of(m.recv_gradient);
     case Op::send_activation: return of(m.send_activation);
-    default: return of(m.send_gradient);
+    case Op::send_gradient: return of(m.send_gradient);
+    default: P3D_REQUIRE(false, "only SEND and RECV have a message");
   }
 }
 

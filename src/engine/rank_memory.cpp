@@ -131,7 +131,7 @@ void RankMemory<P>::allocate(ProviderFactory<P> const& provider) {
     if (c.parallel[a] > 1) sample_ranks.push_back(&rank_->mesh.along(layout::name(a)));
   }
   model::StageExchanges const exchanges{&rank_->context, &rank_->experts, parallel::SampleRanks(sample_ranks)};
-  bool const with_loss = has_loss(plan.stages, here.pp);
+  bool const with_loss = plan.stages.rank_has_head(here.pp);
   auto const mtp_losses = Kokkos::subview(sums_, Kokkos::pair<std::size_t, std::size_t>(2, sums_.size()));
   for (int k = 0; k < workspaces_of(c); ++k)
     workspaces_.emplace_back(c, recompute, with_loss, *arena_, here.tp, exchanges).set_loss(sums_, mtp_losses);

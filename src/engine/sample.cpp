@@ -76,7 +76,21 @@ public:
         case Op::release_weights: provider.release(action.version); break;
         case Op::offload_weights: provider.offload(action.version); break;
         case Op::reload_weights: provider.reload(action.version); break;
-        default: break;
+        case Op::backward:
+        case Op::backward_input:
+        case Op::backward_weight:
+        case Op::embed_backward:
+        case Op::reduce_gradients:
+        case Op::reduce_scatter_gradients:
+        case Op::optimizer_step:
+        case Op::stage_step: P3D_REQUIRE(false, "a sample trains nothing"); break;
+        case Op::send_activation:
+        case Op::recv_activation:
+        case Op::send_gradient:
+        case Op::recv_gradient: break;  // forward() does that
+        case Op::head_backward: break;  // there is no loss
+        case Op::offload_activations:
+        case Op::reload_activations: break;  // the slots are the decoder's
       }
     }
     return logits;

@@ -28,7 +28,7 @@ T* or_shared(T* pooled, comm::SharedBuffer const& memory) {
 template <class P>
 std::size_t StageUnit<P>::shared_gradient_bytes(RankContext const& rank, int stage) {
   auto const& c = rank.config;
-  bool const reduced = c.parallel.product(layout::token_axes) > 1 || layout::ranks_share_embedding(c);
+  bool const reduced = c.parallel.product(layout::token_axes) > 1 || c.ranks_share_embedding();
   bool const pooled = c.memory.shard >= config::Shard::gradients;
   if (!device::host_reaches_views || !reduced || pooled) return 0;
   return flat_size(rank, stage) * sizeof(typename P::Gradient);

@@ -31,7 +31,7 @@ StepEnd<P>::StepEnd(RankContext& rank, BatchLoader& loader, RankMemory<P>& memor
   auto const& c = rank.config;
   auto const& stages = rank.plan.stages;
   int const first = stages.pipeline_rank(0), last = stages.pipeline_rank(stages.num_stages() - 1);
-  if (layout::ranks_share_embedding(c) && first != last) {
+  if (c.ranks_share_embedding() && first != last) {
     int const here = rank.here.pp;
     tie_group_ = rank.mesh.along("pp").split(here == first || here == last ? 0 : -1, here, "tied-embedding");
     if (tie_group_.valid()) tie_group_.prepare(all_reduce_settings(c));

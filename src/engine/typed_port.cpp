@@ -4,6 +4,7 @@
 // the slot's narrow buffer, and the receiver converts what arrives when the message is complete.
 #include "typed_port.hpp"
 
+#include <p3d/base/error.hpp>
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/engine/precision.hpp>
 #include <p3d/kernels/elementwise.hpp>
@@ -36,9 +37,8 @@ typename model::Stage<P>::Message kind_of(Op op) {
   using Message = typename model::Stage<P>::Message;
   switch (op) {
     case Op::recv_activation: return Message::input;
-    case Op::recv_gradient: return Message::output_gradient;
     case Op::send_activation: return Message::output;
-    default: return Message::input_gradient;
+    default: return Message::gradient;
   }
 }
 
@@ -69,7 +69,8 @@ void TypedPort<P>::move_weights(Op move, int version) {
     case Op::gather_weights: return weights_->gather(version);
     case Op::release_weights: return weights_->release(version);
     case Op::offload_weights: return weights_->offload(version);
-    default: return weights_->reload(version);
+    case Op::reload_weights: return weights_->reload(version);
+    default: P3D_REQUIRE(false, "GATHER, RELEASE, OFFLOAD and RELOAD move weights");
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vocabulary_actions.hpp"
 
+#include <p3d/base/error.hpp>
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/engine/precision.hpp>
 
@@ -56,8 +57,10 @@ void PartActions<P>::prepare(Action const& a, Wait const& wait) {
       wait(output_[slot]);
       wait(parts_[slot]);
       return wait(input_gradient_[slot]);
-    default:
+    case Op::embed_backward:
       if (!gives_gradient()) wait(gradient_[slot]);
+      return;
+    default: P3D_REQUIRE(false, "only E, S, T and G belong to the vocabulary");
   }
 }
 
@@ -83,11 +86,12 @@ void PartActions<P>::execute(Action const& a, double loss_scale, Wait const& wai
       if (!gives_output()) share_output(a.microbatch + vocabulary_slots.head);
       return;
     }
-    default:
+    case Op::embed_backward:
       part_->embed_backward(w, a.slot);
       wait(gradient_[slot]);
       if (!gives_gradient()) share_gradient(a.microbatch + vocabulary_slots.gradient);
       return;
+    default: P3D_REQUIRE(false, "only E, S, T and G belong to the vocabulary");
   }
 }
 

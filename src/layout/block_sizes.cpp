@@ -97,7 +97,7 @@ BlockSizes block_sizes(config::Config const& c, RankPlace rank, bool on_device) 
   s.layernorm = c.model.norm == config::Norm::layernorm;
   s.norms_before = c.model.norms_before();
   s.norms_after = c.model.norms_after();
-  s.vocab_ranks = vocabulary_parts(c);
+  s.vocab_ranks = c.vocabulary_parts();
   s.vocab = padded_shard(c.model.vocab_size, s.vocab_ranks, 0).size();
   s.documents = c.batch.micro * c.model.seq_len;
   s.on_device = on_device;

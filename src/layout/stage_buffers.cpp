@@ -67,8 +67,7 @@ SlotBuffers slot_buffers(config::Config const& c, StageMap const& stages, int st
   int const layers = stages.num_layers(stage);
   bool const last = stages.is_last(stage);
   if (travels_narrow(c))
-    add(taken, {Buffer::stage_narrow_input, Buffer::stage_narrow_output, Buffer::stage_narrow_output_gradient,
-                Buffer::stage_narrow_input_gradient});
+    add(taken, {Buffer::stage_narrow_input, Buffer::stage_narrow_output, Buffer::stage_narrow_gradient});
   out.saved_begin = taken.size();
   bool const output_waits = last || hands_over(stages, stage), given = hands_over(stages, stage - 1);
   auto const add_output = [&] {

@@ -176,19 +176,15 @@ std::vector<int> deal_layers(config::Config const& config, std::vector<int> cons
   return even_layers(layers, static_cast<int>(stage_rank.size()));
 }
 
+StageMap placed(config::Config const& config, std::vector<int> layers, std::vector<int> const& stage_rank) {
+  return StageMap(std::move(layers), stage_rank, config.parallel.pp).with_vocabulary(config.divides_vocabulary());
+}
+
 }  // namespace
-
-int vocabulary_parts(config::Config const& config) {
-  return config.parallel.tp * (config.divides_vocabulary() ? config.parallel.pp : 1);
-}
-
-bool ranks_share_embedding(config::Config const& config) {
-  return config.parallel.pp > 1 && config.model.last_reads_embedding() && !config.divides_vocabulary();
-}
 
 StageMap make_stage_map(config::Config const& config) {
   auto const one_each = in_turn(static_cast<std::size_t>(config.parallel.pp), config.parallel.pp);
-  return StageMap(deal_layers(config, one_each), config.parallel.pp).with_vocabulary(config.divides_vocabulary());
+  return placed(config, deal_layers(config, one_each), one_each);
 }
 
 StageMap make_stage_map(config::Config const& config, std::vector<int> const& stage_rank) {
@@ -211,7 +207,7 @@ StageMap make_stage_map(config::Config const& config, std::vector<int> const& st
     if (layers[static_cast<std::size_t>(s)] < least_layers(s, stages))
       refuse(fmt::format("none for stage {}", s), "pipeline.layers_per_stage");
   }
-  return StageMap(std::move(layers), stage_rank, config.parallel.pp).with_vocabulary(config.divides_vocabulary());
+  return placed(config, std::move(layers), stage_rank);
 }
 
 }  // namespace p3d::layout

@@ -3,12 +3,11 @@
 
 #include <p3d/kernels/elementwise.hpp>
 #include <p3d/kernels/embedding.hpp>
-#include <p3d/layout/stages.hpp>
 
 namespace p3d::model {
 
 parallel::VocabShard vocabulary_block(config::Config const& c, parallel::TensorParallel const& tp, int pipeline_rank) {
-  int const parts = layout::vocabulary_parts(c);
+  int const parts = c.vocabulary_parts();
   return parallel::vocab_shard(c.model.vocab_size, parts, (pipeline_rank * tp.size() + tp.rank()) % parts);
 }
 

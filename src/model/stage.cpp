@@ -91,8 +91,7 @@ View2<device::bfloat16> Stage<P>::narrow(int slot, Message message) const {
   switch (message) {
     case Message::input: return s.narrow_input;
     case Message::output: return s.narrow_output;
-    case Message::output_gradient: return s.narrow_output_gradient;
-    case Message::input_gradient: return s.narrow_input_gradient;
+    case Message::gradient: return s.narrow_gradient;
   }
   return {};
 }

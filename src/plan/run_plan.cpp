@@ -132,7 +132,7 @@ ActivationMemory activation_memory(config::Config const& c, RunPlan const& plan,
     recompute.add(sets.recompute);
   }
   if (!plan.stages.stages_own_vocabulary()) out.activations += layout::vocabulary_bytes(c, e);
-  bool const with_loss = has_loss(plan.stages, pipeline_rank);
+  bool const with_loss = plan.stages.rank_has_head(pipeline_rank);
   auto const workspace = layout::workspace_bytes(c, recompute, with_loss, e, platform.device_form);
   for (int k = 0; k < workspaces_of(c); ++k) out.workspace += workspace;
   return out;
@@ -149,10 +149,6 @@ schedule::Execution execution_of(config::Config const& c) {
     case config::P2p::ring: out.p2p = schedule::P2p::ring; break;
   }
   return out;
-}
-
-bool has_loss(layout::StageMap const& stages, int pipeline_rank) {
-  return !stages.stages_own_vocabulary() || stages.pipeline_rank(stages.num_stages() - 1) == pipeline_rank;
 }
 
 int workspaces_of(config::Config const& c) { return c.interleaves() ? 2 : 1; }

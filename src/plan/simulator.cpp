@@ -196,7 +196,8 @@ private:
       case Op::embed_forward: return cost.embed_forward;
       case Op::head_forward: return cost.head_forward;
       case Op::head_backward: return cost.head_backward;
-      default: return cost.embed_backward;
+      case Op::embed_backward: return cost.embed_backward;
+      default: P3D_REQUIRE(false, "only E, S, T and G belong to the vocabulary");
     }
   }
 
@@ -227,7 +228,8 @@ private:
       case Op::forward: return cost.forward;
       case Op::backward: return cost.whole() + again;
       case Op::backward_input: return cost.input + again;
-      default: return cost.weight;
+      case Op::backward_weight: return cost.weight;
+      default: P3D_REQUIRE(false, "only F, B, I and W belong to a stage and a microbatch");
     }
   }
   double wait_inside(Action const& a) const {

@@ -51,7 +51,7 @@ StepModel::StepModel(config::Config const& c, config::Cluster const& cluster, Ke
   width_ = static_cast<double>(m.hidden);
   gates_ = m.gated() ? 2 : 1;
   microbatches_ = static_cast<double>(c.batch.microbatches);
-  double const parts = layout::vocabulary_parts(c);
+  double const parts = c.vocabulary_parts();
   auto const multiple = static_cast<double>(kernels.vocab_multiple), rows = static_cast<double>(m.vocab_size);
   vocabulary_ = multiple == 1 ? std::floor(rows / parts) : std::ceil(rows / (multiple * parts)) * multiple;
   embedding_ = c.replicates_embedding() ? rows : vocabulary_;
@@ -288,7 +288,7 @@ StepTime StepModel::predict(bool simulated) {
     out[P::weights] += once(memory_.kinds.front().parameters) + n * once(roots(false));
   }
   out[P::data] = data_seconds(longest, parameters, expert_parameters);
-  if (layout::ranks_share_embedding(c_))
+  if (c_.ranks_share_embedding())
     out[P::embeddings] = all_reduce_seconds(cluster_, {2, stride(config::Axis::pp) * (p.pp - 1)},
                                             k_.reduced_bytes * embedding_ * width_);
   if (c_.replicates_embedding() && p.sequence)  // ranks of tp have looked up other tokens

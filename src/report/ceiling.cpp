@@ -46,7 +46,7 @@ std::vector<Product> model_products(config::Config const& c, double most_flops) 
   auto const s = layout::block_sizes(c);
   double const layers = static_cast<double>(c.model.layers) / c.parallel.pp;
   // The head is on the last stage or, with a divided vocabulary, a part of it on every pipeline rank.
-  int const parts = layout::vocabulary_parts(c);
+  int const parts = c.vocabulary_parts();
   double const heads = static_cast<double>(parts) / (c.parallel.tp * c.parallel.pp);
   std::vector<Linear> linears{
       {"attention out", s.hidden, s.heads * s.value_dim, layers},

@@ -76,7 +76,7 @@ std::string stages_text(config::Config const& c, engine::RunPlan const& plan, bo
                                            : "");
   text += fmt::format("  layers by stage: {} (sum {})\n", sum_text(layers), plan.stages.num_layers());
   if (!plan.stages.stages_own_vocabulary()) {
-    int const blocks = layout::vocabulary_parts(c);
+    int const blocks = c.vocabulary_parts();
     text += fmt::format("  vocabulary: {} of {} rows of the embedding and of the output layer on each of {} ranks\n",
                         layout::padded_shard(c.model.vocab_size, blocks, 0).size(), c.model.vocab_size, blocks);
   }

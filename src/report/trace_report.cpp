@@ -185,6 +185,7 @@ public:
   }
 
   void add(PipelineRecord const& pipeline, std::size_t step) {
+    if (begun_by_.empty()) return;
     std::map<std::pair<Exchange, int>, double>
         joined;  // the end of the last rank's action that joins, keyed by exchange and microbatch
     auto const each = [&](auto const& visit) {
@@ -283,7 +284,7 @@ TraceReport report(std::string const& schedule, schedule::ValidProgram const& pr
     for (std::size_t s = begin; s < recorded; ++s) {
       auto const times = step_times(pipeline, s);
       add_intake(pipeline, s, transfer, intake);
-      if (program.divides_vocabulary) exchanges.add(pipeline, s);
+      exchanges.add(pipeline, s);
       busy += times.busy;
       spans += times.end - times.begin;
       if (&pipeline == &first) lengths.emplace_back(times.end - times.begin, s);

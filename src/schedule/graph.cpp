@@ -146,7 +146,14 @@ private:
         for (int channel : outgoing_[at(rank_)]) need_sent(message(channel, sent_[at(channel)] - 1));
         need(Exchange::sum, program_.num_microbatches - 1);
         return need(Exchange::input_gradient, program_.num_microbatches - 1);
-      default: return;  // the rank is busy with it, and waits for nothing in the pipeline
+      case Op::offload_activations:
+      case Op::reduce_gradients:
+      case Op::reduce_scatter_gradients:
+      case Op::gather_weights:
+      case Op::release_weights:
+      case Op::offload_weights:
+      case Op::reload_weights:
+      case Op::stage_step: return;  // the rank is busy with it, and waits for nothing in the pipeline
     }
   }
 
@@ -223,7 +230,15 @@ private:
       case Op::embed_backward:
         if (!first_here) give(Exchange::gradient, a.microbatch + vocabulary_slots.gradient);
         return;
-      default: return;
+      case Op::backward_weight:
+      case Op::reduce_gradients:
+      case Op::reduce_scatter_gradients:
+      case Op::gather_weights:
+      case Op::release_weights:
+      case Op::offload_weights:
+      case Op::reload_weights:
+      case Op::stage_step:
+      case Op::optimizer_step: return;
     }
   }
 

@@ -8,6 +8,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <utility>
 
 namespace p3d::schedule {
@@ -50,8 +52,15 @@ void require_valid(Program const& program, Execution execution, Pass pass) {
        .fix = "correct the marked action; a schedule that p3d generated itself should never fail: please report it"});
 }
 
+namespace {
+std::uint64_t next_number() {
+  static std::atomic<std::uint64_t> number = 0;
+  return number++;
+}
+}  // namespace
+
 ValidProgram::ValidProgram(Program program, Execution execution, Pass pass)
-    : program_(std::move(program)), execution_(execution), pass_(pass) {
+    : program_(std::move(program)), execution_(execution), pass_(pass), number_(next_number()) {
   require_valid(program_, execution_, pass_);
   if (execution_.p2p != P2p::ring) return;
   std::string why;

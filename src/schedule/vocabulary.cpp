@@ -198,7 +198,9 @@ private:
       case Op::backward_weight: return stage.weight;
       case Op::head_forward: return times_.head_forward;
       case Op::head_backward: return times_.head_backward;
-      default: return times_.embed;
+      case Op::embed_forward:
+      case Op::embed_backward: return times_.embed;
+      default: P3D_REQUIRE(false, "the program computes only");
     }
   }
 

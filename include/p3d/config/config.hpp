@@ -414,6 +414,14 @@ struct Config {
   int num_ranks() const { return static_cast<int>(parallel.product(dense_axes)); }
   /// True when each pipeline rank has some rows of the embedding and of the output layer.
   bool divides_vocabulary() const { return pipeline.vocab_parallel && parallel.pp > 1; }
+  /// The parts into which the rows of the embedding and of the head are cut: over tp, and over the pipeline where the
+  /// vocabulary is divided over it. Rank (p, t) of pp x tp has part (p tp + t) % parts.
+  int vocabulary_parts() const { return parallel.tp * (divides_vocabulary() ? parallel.pp : 1); }
+  /// True when the first and the last pipeline rank have an embedding each, of one parameter, whose gradients are
+  /// summed.
+  bool ranks_share_embedding() const {
+    return parallel.pp > 1 && model.last_reads_embedding() && !divides_vocabulary();
+  }
   /// True when another microbatch computes while one waits for ranks of tp.
   bool interleaves_over_tp() const { return comm.overlap_tp == OverlapTp::microbatch && parallel.tp > 1; }
   /// True when a forward and a backward of different microbatches interleave: either computes while the other waits.

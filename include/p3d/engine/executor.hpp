@@ -196,7 +196,8 @@ private:
   std::function<double()> waited_;
   base::Polls const polls_;                           ///< const, so that no constructor forgets it
   std::map<std::pair<int, int>, Messages> messages_;  ///< one for each (stage, slot)
-  std::map<std::vector<schedule::Action> const*, std::vector<Detail>> details_;
+  /// By the number of the proof, and the list of actions.
+  std::map<std::pair<std::uint64_t, std::vector<schedule::Action> const*>, std::vector<Detail>> details_;
   schedule::SlotNames slot_names_;              ///< the slots that the lists of the stream under way name
   std::map<std::pair<int, int>, int> slot_of_;  ///< the slot taken last by each (stage, microbatch)
   ActivationStore* store_ = nullptr;

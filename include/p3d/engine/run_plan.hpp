@@ -13,7 +13,6 @@
 namespace p3d::engine {
 
 using plan::execution;
-using plan::has_loss;
 using plan::require_supported;
 using plan::RunPlan;
 using plan::workspaces_of;

@@ -174,25 +174,24 @@
       scratch, "delta of some heads")
 
 /// The buffers of a slot of a stage, beside those of its layers. `input` and `input_share` belong to each layer.
-#define P3D_STAGE_BUFFERS(ROW)                                                                                         \
-  ROW(stage, narrow_input, matrix, bfloat16, rows(s, s.hidden), message, "message of the input")                       \
-  ROW(stage, narrow_output, matrix, bfloat16, rows(s, s.hidden), message, "message of the output")                     \
-  ROW(stage, narrow_output_gradient, matrix, bfloat16, rows(s, s.hidden), message, "message of the output's gradient") \
-  ROW(stage, narrow_input_gradient, matrix, bfloat16, rows(s, s.hidden), message, "message of the input's gradient")   \
-  ROW(stage, input, matrix, storage, rows(s, s.hidden), stage, "input of a layer")                                     \
-  ROW(stage, input_share, vector, storage, input_share(s), stage, "this rank's part of the input of a layer")          \
-  ROW(stage, output, matrix, storage, rows(s, s.hidden), stage, "output of the stage")                                 \
-  ROW(stage, positions, vector, int32, tokens(s, 1), stage, "positions of tokens")                                     \
-  ROW(stage, documents, vector, int32, fixed(s.documents, 1), stage, "first tokens of documents")                      \
-  ROW(stage, tokens, vector, int32, tokens(s, 1), stage, "tokens")                                                     \
-  ROW(stage, final_norm_y, matrix, storage, rows(s, s.hidden), stage, "output of the final norm")                      \
-  ROW(stage, final_norm_mean, vector, sums, rows(s, s.layernorm ? 1 : 0), stage, "means of the final norm")            \
-  ROW(stage, final_norm_scale, vector, sums, rows(s, 1), stage, "1 / deviation of the final norm")                     \
-  ROW(stage, targets, vector, int32, tokens(s, 1), stage, "tokens to predict")                                         \
-  ROW(stage, logits, matrix, storage, tokens(s, s.vocab), stage, "logits, then their gradient")                        \
-  ROW(stage, lse, vector, sums, tokens(s, 1), stage, "log-sum-exp of the logits")                                      \
-  ROW(stage, weight_input, matrix, storage, rows(s, s.hidden), stage,                                                  \
-      "input that weight gradients read, of the stage before")                                                         \
+#define P3D_STAGE_BUFFERS(ROW)                                                                                     \
+  ROW(stage, narrow_input, matrix, bfloat16, rows(s, s.hidden), message, "message of the input")                   \
+  ROW(stage, narrow_output, matrix, bfloat16, rows(s, s.hidden), message, "message of the output")                 \
+  ROW(stage, narrow_gradient, matrix, bfloat16, rows(s, s.hidden), message, "message of the gradient, in and out") \
+  ROW(stage, input, matrix, storage, rows(s, s.hidden), stage, "input of a layer")                                 \
+  ROW(stage, input_share, vector, storage, input_share(s), stage, "this rank's part of the input of a layer")      \
+  ROW(stage, output, matrix, storage, rows(s, s.hidden), stage, "output of the stage")                             \
+  ROW(stage, positions, vector, int32, tokens(s, 1), stage, "positions of tokens")                                 \
+  ROW(stage, documents, vector, int32, fixed(s.documents, 1), stage, "first tokens of documents")                  \
+  ROW(stage, tokens, vector, int32, tokens(s, 1), stage, "tokens")                                                 \
+  ROW(stage, final_norm_y, matrix, storage, rows(s, s.hidden), stage, "output of the final norm")                  \
+  ROW(stage, final_norm_mean, vector, sums, rows(s, s.layernorm ? 1 : 0), stage, "means of the final norm")        \
+  ROW(stage, final_norm_scale, vector, sums, rows(s, 1), stage, "1 / deviation of the final norm")                 \
+  ROW(stage, targets, vector, int32, tokens(s, 1), stage, "tokens to predict")                                     \
+  ROW(stage, logits, matrix, storage, tokens(s, s.vocab), stage, "logits, then their gradient")                    \
+  ROW(stage, lse, vector, sums, tokens(s, 1), stage, "log-sum-exp of the logits")                                  \
+  ROW(stage, weight_input, matrix, storage, rows(s, s.hidden), stage,                                              \
+      "input that weight gradients read, of the stage before")                                                     \
   ROW(stage, gradient, matrix, storage, rows(s, s.hidden), message, "gradient of the output, then of the input")
 
 /// The buffers of a block of multi-token prediction in a slot of the last stage, beside those of its layer.

@@ -46,6 +46,10 @@ public:
   bool has_embedding(int stage) const { return is_first(stage) && stages_own_vocabulary(); }
   /// True when a stage computes logits and losses. (The final norm is the last stage's in any case.)
   bool has_head(int stage) const { return is_last(stage) && stages_own_vocabulary(); }
+  /// True when a pipeline rank computes losses, for a stage or for its part of the vocabulary.
+  bool rank_has_head(int pipeline_rank) const {
+    return !stages_own_vocabulary() || this->pipeline_rank(num_stages() - 1) == pipeline_rank;
+  }
   /// True when these stages were cut from one: the last one then uses the first one's tied embedding. Otherwise it has
   /// a replica of its own.
   bool shares_tied() const { return shares_tied_; }
@@ -60,12 +64,6 @@ private:
   int num_ranks_;
   bool shares_tied_ = false, vocabulary_divided_ = false;
 };
-
-/// The parts into which the rows of the embedding and of the head are cut: over tp, and over the pipeline where the
-/// vocabulary is divided over it. Rank (p, t) of pp x tp has part (p tp + t) % parts.
-int vocabulary_parts(config::Config const& config);
-/// True when the first and the last pipeline rank have an embedding each, of one parameter, whose gradients are summed.
-bool ranks_share_embedding(config::Config const& config);
 
 /// Cuts each stage s into parts[s] stages on the same rank (schedule::refine); its layers are distributed over them as
 /// evenly as possible.

@@ -86,9 +86,9 @@ public:
   /// False: gradient() is the next stage's.
   bool has_gradient() const { return owns_gradient_; }
 
-  /// The kinds of messages of a slot. Where they travel in fewer bits than they have (precision.pipeline), each kind
-  /// has a buffer.
-  enum class Message { input, output, output_gradient, input_gradient };
+  /// The kinds of messages of a slot: a gradient is that of the output, received, or that of the input, sent. Where
+  /// they travel in fewer bits than they have (precision.pipeline), each kind has a buffer.
+  enum class Message { input, output, gradient };
   bool narrow_messages() const { return narrow_messages_; }
   View2<device::bfloat16> narrow(int slot, Message message) const;
 

@@ -39,8 +39,6 @@ inline constexpr schedule::Execution execution{.rendezvous = true, .sends_in_fli
 schedule::Execution execution_of(config::Config const& config);
 /// The number of sets of scratch of a rank: 2 where a forward and a backward interleave, else 1.
 int workspaces_of(config::Config const& config);
-/// True when the ranks of a pipeline coordinate compute losses: they have the last stage, or a share of the vocabulary.
-bool has_loss(layout::StageMap const& stages, int pipeline_rank);
 
 /// The plan of a run; every rank makes the same one.
 struct RunPlan {

@@ -5,6 +5,8 @@
 #include <p3d/schedule/p2p.hpp>
 #include <p3d/schedule/schedule.hpp>
 
+#include <cstdint>
+
 namespace p3d::schedule {
 
 /// A complete program together with the proof. There is no other way to make one than to validate it, and the executor
@@ -22,12 +24,15 @@ public:
   Pass pass() const { return pass_; }
   /// The rounds of each pipeline rank with P2p::ring; else none.
   Rounds const& rounds() const { return rounds_; }
+  /// Numbers proofs: copies have the same one, and no other program has it, whatever its address.
+  std::uint64_t number() const { return number_; }
 
 private:
   Program program_;
   Execution execution_;
   Pass pass_;
   Rounds rounds_;
+  std::uint64_t number_;
 };
 
 /// The program that runs the first `microbatches` forwards of `training` and nothing else (evaluation, sampling). The

@@ -160,15 +160,15 @@ TEST(Vocabulary, BelongsToTheEndStagesOrToAllRanks) {
         EXPECT_EQ(stages.has_head(s), !divided && s + 1 == stages.num_stages());
       }
     }
-    EXPECT_EQ(vocabulary_parts(c), divided ? 4 : 2);
-    EXPECT_EQ(ranks_share_embedding(c), !divided);
+    EXPECT_EQ(c.vocabulary_parts(), divided ? 4 : 2);
+    EXPECT_EQ(c.ranks_share_embedding(), !divided);
   }
   c.pipeline.vocab_parallel = false;
   c.model.tied_embeddings = false;
-  EXPECT_FALSE(ranks_share_embedding(c)) << "head and embedding are two matrices";
+  EXPECT_FALSE(c.ranks_share_embedding()) << "head and embedding are two matrices";
   c.model.tied_embeddings = true;
   c.parallel.pp = 1;
-  EXPECT_FALSE(ranks_share_embedding(c)) << "there is one pipeline rank";
+  EXPECT_FALSE(c.ranks_share_embedding()) << "there is one pipeline rank";
 }
 
 }  // namespace
