@@ -96,7 +96,7 @@ ParseResult reading_input(Config const& stored, Reading const& wanted) {
   c.plan = {};
   // With capacity_factor experts take the first tokens of a sequence: the ranks of cp must have them in their order.
   if (c.model.moe.capacity_factor > 0) c.context.order = ContextOrder::contiguous;
-  c.pipeline.vocab_parallel = stored.divides_vocabulary() && !wanted.variable;
+  c.pipeline.vocab_parallel = stored.divides_vocabulary();
   c.pipeline.layer_split = c.model.layers < c.parallel.pp ? LayerSplit::cost : LayerSplit::even;
   return parse_text(taken_over(c, as_the_run), source_of_input, "/", wanted.layout, wanted.ranks);
 }

@@ -93,31 +93,6 @@ void check_schedule_keys(Check const& c) {
 
 bool overlaps_microbatches(Check const& c) { return c.known({"parallel.tp"}) && c.config.interleaves_over_tp(); }
 
-/// Options that do not work with a divided vocabulary, or would be in its way.
-void check_vocabulary(Check const& c) {
-  constexpr auto key = "pipeline.vocab_parallel";
-  if (!c.known({key, "parallel.pp"}) || !c.config.divides_vocabulary()) return;
-  auto const refuse = [&](bool wrong, std::string_view other, std::string expected, std::string found) {
-    if (!wrong || !c.known({other})) return;
-    auto const fix = fmt::format("set {} to false, or change {}", key, other);
-    c.error({other, key}, std::move(expected), std::move(found), fix);
-  };
-  refuse(c.config.pipeline.schedule == "file", "pipeline.schedule",
-         "a schedule that p3d makes where the vocabulary is divided over the pipeline", "schedule \"file\"");
-  refuse(c.config.memory.reduce == MessageEvery::microbatch, "memory.reduce",
-         "reductions once a step where the vocabulary is divided over the pipeline: its gradients and those of the "
-         "layers end at other times of a microbatch",
-         "reduce \"microbatch\"");
-  refuse(c.config.batch.variable, "batch.variable",
-         "samples of one length where the vocabulary is divided over the pipeline", "batch.variable = true");
-  refuse(c.config.comm.overlap_experts, "comm.overlap_experts",
-         "forwards and backwards that do not interleave where the vocabulary is divided over the pipeline",
-         "comm.overlap_experts = true");
-  refuse(overlaps_microbatches(c), "comm.overlap_tp",
-         "forwards and backwards that do not interleave where the vocabulary is divided over the pipeline",
-         "overlap_tp \"microbatch\"");
-}
-
 /// Options that defer weight gradients already, or prevent it, exclude weight_deferral_limit.
 void check_deferral(Check const& c) {
   constexpr auto key = "pipeline.weight_deferral_limit";
@@ -185,7 +160,6 @@ void check_pipeline(Check const& check) {
   check_post_validation(check);
   check_stages(check);
   check_schedule_keys(check);
-  check_vocabulary(check);
   check_deferral(check);
   check_delays(check);
   check_flush(check);

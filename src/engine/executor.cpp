@@ -51,7 +51,12 @@ std::vector<Executor::Detail> const& Executor::details(schedule::ValidProgram co
     if (schedule::makes_vocabulary_gradient(op)) last[{stage, true}] = i;
     if (!schedule::reduces(op)) continue;
     completes[last.at({stage, false})] = true;
-    if (auto const part = last.find({stage, true}); part != last.end()) completes[part->second] = true;
+    if (auto const part = last.find({stage, true}); part != last.end()) {
+      completes[part->second] = true;
+      last.erase(part);
+    } else {
+      completes[i] = program.divides_vocabulary && schedule::first_stage_of(program, pipeline_->rank()) == stage;
+    }
   }
   auto const& all = program.ranks[static_cast<std::size_t>(pipeline_->rank())];
   auto const gradients = &actions == &all ? schedule::moves_gradients(program, pipeline_->rank())
@@ -78,6 +83,7 @@ Executor::ProgramRun Executor::prepare(schedule::ValidProgram const& proved, dou
   auto const how = proved.execution();
   P3D_REQUIRE(how.rendezvous && how.sends_in_flight == sends_in_flight,
               "the program is proved for what the executor does");
+  if (vocabulary_) vocabulary_->set_lengths(hooks.length);
   schedule::Program const& program = proved;
   bool const training = proved.pass() == schedule::Pass::training;
   auto const& actions = program.ranks[static_cast<std::size_t>(pipeline_->rank())];
@@ -296,7 +302,10 @@ void Executor::execute(Action const& action, Detail const& detail, ProgramRun& r
       if (!run.rounds) start_.start(slot_message(action, run), detail.call);
       break;
     case Op::reduce_gradients:
-    case Op::reduce_scatter_gradients: timed(Phase::dp_comm, [&] { run.hooks.reduce_gradients(action.stage); }); break;
+    case Op::reduce_scatter_gradients:
+      if (detail.completes) part_ready(action, run);
+      timed(Phase::dp_comm, [&] { run.hooks.reduce_gradients(action.stage); });
+      break;
     case Op::optimizer_step:
       if (run.flushes) wait_for_all_sends(run);
       timed(Phase::optimizer, [&] { run.hooks.optimizer_step(-1); });
@@ -323,7 +332,10 @@ void Executor::vocabulary(Action const& action, Detail const& detail, ProgramRun
   if (action.op != Op::head_backward)
     timed(Phase::other, [&] { run.hooks.load_part(action.op, action.slot, action.microbatch); });
   timed(forward ? Phase::forward : Phase::backward, [&] { vocabulary_->execute(action, run.loss_scale, wait); });
-  if (!detail.completes) return;
+  if (detail.completes) part_ready(action, run);
+}
+
+void Executor::part_ready(Action const& action, ProgramRun const& run) {
   auto const& s = stage(action);
   run.hooks.gradients_ready(action.stage, 0, s.first_own_param());
   run.hooks.gradients_ready(action.stage, s.end_of_own_params(), s.num_params());

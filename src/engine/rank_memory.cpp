@@ -211,7 +211,8 @@ Hooks RankMemory<P>::loading(BatchLoader& loader, SampleSource const& samples) {
   };
   hooks.load_part = [this, &loader, samples](schedule::Op op, int slot, int microbatch) {
     bool const head = op == schedule::Op::head_forward;
-    auto const t = loader.load(samples, microbatch, {.inputs = !head, .targets = head}, rank_->config.model.seq_len);
+    auto const length = loader.length(samples, microbatch);
+    auto const t = loader.load(samples, microbatch, {.inputs = !head, .targets = head}, length);
     if (head) return vocabulary_->load_targets(slot, t.targets);
     if (op == schedule::Op::embed_forward) return vocabulary_->load_embedding(slot, t.inputs);
     vocabulary_->load_gradient(slot, t.inputs);

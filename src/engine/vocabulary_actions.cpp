@@ -7,6 +7,8 @@
 
 #include "typed_port.hpp"
 
+#include <vector>
+
 namespace p3d::engine {
 
 using schedule::Action;
@@ -18,9 +20,7 @@ static_assert(vocabulary_slots == schedule::VocabularySlots{2, 2, 2}, "as model:
 template <class P>
 PartActions<P>::PartActions(model::VocabularyPart<P>& part, model::WeightProvider<P>& weights,
                             VocabularyCommunicators& communicators, device::ExecSpace const& exec, int first, int last)
-    : part_(&part), weights_(&weights), to_(&communicators), exec_(exec), first_(first), last_(last) {
-  for (int r = 0; r <= part.ranks(); ++r) bounds_.push_back(r * part.part_size());
-}
+    : part_(&part), weights_(&weights), to_(&communicators), exec_(exec), first_(first), last_(last) {}
 
 template <class P>
 void PartActions<P>::begin(schedule::Program const& program, bool training) {
@@ -34,7 +34,8 @@ template <class P>
 void PartActions<P>::share_output(int m) {
   if (m >= microbatches_) return;
   int const slot = m % vocabulary_slots.head;
-  output_[at(slot)] = collectives::start_broadcast<S>(exec_, to_->output, device::flat(part_->output(slot)), last_);
+  output_[at(slot)] =
+      collectives::start_broadcast<S>(exec_, to_->output, device::flat(part_->output(slot, size(m))), last_);
 }
 
 template <class P>
@@ -42,7 +43,7 @@ void PartActions<P>::share_gradient(int m) {
   if (m >= microbatches_ || !training_) return;
   int const slot = m % vocabulary_slots.gradient;
   gradient_[at(slot)] =
-      collectives::start_broadcast<S>(exec_, to_->gradient, device::flat(part_->gradient(slot)), first_);
+      collectives::start_broadcast<S>(exec_, to_->gradient, device::flat(part_->gradient(slot, size(m))), first_);
 }
 
 template <class P>
@@ -68,26 +69,30 @@ template <class P>
 void PartActions<P>::execute(Action const& a, double loss_scale, Wait const& wait) {
   auto const& w = weights_->weights(a.version);
   auto const slot = at(a.slot);
+  auto const& m = size(a.microbatch);
   switch (a.op) {
     case Op::embed_forward:
-      part_->embed_forward(w, a.slot);
-      sum_[slot] = collectives::start_all_reduce<S>(exec_, to_->sum, device::flat(part_->sum(a.slot)));
+      part_->embed_forward(w, a.slot, m);
+      sum_[slot] = collectives::start_all_reduce<S>(exec_, to_->sum, device::flat(part_->sum(a.slot, m)));
       return;
-    case Op::head_forward:
-      part_->head_forward(w, a.slot);
+    case Op::head_forward: {
+      part_->head_forward(w, a.slot, m);
+      std::vector<std::int64_t> bounds;  // first elements of the blocks, and the end
+      for (int r = 0; r <= part_->ranks(); ++r) bounds.push_back(r * part_->part_size(m));
       parts_[slot] =
-          collectives::start_all_gather<typename P::Accumulate>(exec_, to_->parts, part_->parts(a.slot), bounds_);
+          collectives::start_all_gather<typename P::Accumulate>(exec_, to_->parts, part_->parts(a.slot, m), bounds);
       return;
+    }
     case Op::head_backward: {
-      part_->head_backward(w, a.slot, gives_output(), training_, loss_scale, [&] {
-        input_gradient_[slot] =
-            collectives::start_all_reduce<S>(exec_, to_->input_gradient, device::flat(part_->input_gradient(a.slot)));
+      part_->head_backward(w, a.slot, m, gives_output(), training_, loss_scale, [&] {
+        input_gradient_[slot] = collectives::start_all_reduce<S>(exec_, to_->input_gradient,
+                                                                 device::flat(part_->input_gradient(a.slot, m)));
       });
       if (!gives_output()) share_output(a.microbatch + vocabulary_slots.head);
       return;
     }
     case Op::embed_backward:
-      part_->embed_backward(w, a.slot);
+      part_->embed_backward(w, a.slot, m);
       wait(gradient_[slot]);
       if (!gives_gradient()) share_gradient(a.microbatch + vocabulary_slots.gradient);
       return;
@@ -99,14 +104,14 @@ template <class P>
 void PartActions<P>::begin_forward(int m, SlotRows input, Wait const& wait) {
   int const slot = m % vocabulary_slots.embed;
   wait(sum_[at(slot)]);
-  Kokkos::deep_copy(exec_, typed<S>(input), part_->sum(slot));
+  Kokkos::deep_copy(exec_, typed<S>(input), part_->sum(slot, size(m)));
 }
 
 template <class P>
 void PartActions<P>::end_forward(int m, SlotRows result, Wait const& wait) {
   int const slot = m % vocabulary_slots.head;
   wait(output_[at(slot)]);
-  Kokkos::deep_copy(exec_, part_->output(slot), typed<S const>(result));
+  Kokkos::deep_copy(exec_, part_->output(slot, size(m)), typed<S const>(result));
   share_output(m);
 }
 
@@ -114,14 +119,14 @@ template <class P>
 SlotRows PartActions<P>::begin_backward(int m, Wait const& wait) {
   int const slot = m % vocabulary_slots.head;
   wait(input_gradient_[at(slot)]);
-  return slot_rows(part_->input_gradient(slot));
+  return slot_rows(part_->input_gradient(slot, size(m)));
 }
 
 template <class P>
 void PartActions<P>::end_backward(int m, SlotRows gradient, Wait const& wait) {
   int const slot = m % vocabulary_slots.gradient;
   wait(gradient_[at(slot)]);
-  Kokkos::deep_copy(exec_, part_->gradient(slot), typed<S const>(gradient));
+  Kokkos::deep_copy(exec_, part_->gradient(slot, size(m)), typed<S const>(gradient));
   share_gradient(m);
 }
 

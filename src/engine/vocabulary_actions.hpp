@@ -11,8 +11,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
-#include <span>
-#include <vector>
+#include <utility>
 
 namespace p3d::engine {
 
@@ -28,6 +27,8 @@ public:
   using Wait = std::function<void(comm::Request&)>;
   virtual ~VocabularyActions() = default;
 
+  /// Before any action of a program: the tokens of the samples of each microbatch, as Hooks::length.
+  virtual void set_lengths(std::function<std::int64_t(int)> length) = 0;
   /// Before a program's first action: asks for what other ranks will give.
   virtual void begin(schedule::Program const& program, bool training) = 0;
   /// Waits until an E, S, T or G has what it reads and its buffers are free.
@@ -57,6 +58,7 @@ public:
   PartActions(model::VocabularyPart<P>& part, model::WeightProvider<P>& weights, VocabularyCommunicators& communicators,
               device::ExecSpace const& exec, int first, int last);
 
+  void set_lengths(std::function<std::int64_t(int)> length) override { length_ = std::move(length); }
   void begin(schedule::Program const& program, bool training) override;
   void execute(schedule::Action const& action, double loss_scale, Wait const& wait) override;
   void prepare(schedule::Action const& action, Wait const& wait) override;
@@ -72,6 +74,7 @@ private:
   static std::size_t at(int slot) { return static_cast<std::size_t>(slot); }
   bool gives_output() const { return to_->output.rank() == last_; }
   bool gives_gradient() const { return to_->gradient.rank() == first_; }
+  model::PartSize const& size(int microbatch) const { return part_->size(length_ ? length_(microbatch) : 0); }
   void share_output(int microbatch);
   void share_gradient(int microbatch);
 
@@ -81,7 +84,7 @@ private:
   device::ExecSpace exec_;
   int first_, last_, microbatches_ = 0;
   bool training_ = false;
-  std::vector<std::int64_t> bounds_;  ///< first elements of the blocks of `parts`, and the end
+  std::function<std::int64_t(int)> length_;  ///< see set_lengths()
   Requests sum_, output_, parts_, input_gradient_, gradient_;
 };
 

@@ -99,38 +99,46 @@ schedule::VocabularyTimes vocabulary_times(PipelineCosts const& costs) {
   return t;
 }
 
-/// Completes a program with the vocabulary divided over the ranks, in the order that is quicker by simulation.
-Division divide_vocabulary(config::Config const& c, schedule::Program const& compute, schedule::Execution execution,
-                           StageCosts const& costs) {
-  auto const known = costs(layout::make_stage_map(c, compute.stage_rank));
-  auto options = pass_options(c, execution);
-  std::optional<Division> best;
-  double least = 0.0;
-  for (auto order : {schedule::VocabularyOrder::forwards_first, schedule::VocabularyOrder::backwards_first}) {
-    options.vocabulary = {vocabulary_times(known), order, c.model.tied_embeddings};
-    auto division = run_passes(c, compute, options);
-    double const time = simulated_time(division, execution, costs);
-    if (best && least <= time) continue;
-    least = time;
-    best = std::move(division);
+/// The ways in which a program can be completed, the plainest first. Where forwards and backwards may interleave there
+/// are three: with the pairs that the schedule has, without more pairs than there are, and with a forward more ahead.
+/// A divided vocabulary may go forwards first, or backwards.
+std::vector<schedule::PassOptions> ways_to_complete(config::Config const& c, schedule::Program const& compute,
+                                                    schedule::Execution execution, StageCosts const& costs) {
+  std::vector<schedule::PassOptions> orders{pass_options(c, execution)}, out;
+  if (c.divides_vocabulary()) {
+    using schedule::VocabularyOrder;
+    auto const times = vocabulary_times(costs(layout::make_stage_map(c, compute.stage_rank)));
+    orders.push_back(orders.front());
+    orders[0].vocabulary = {times, VocabularyOrder::forwards_first, c.model.tied_embeddings};
+    orders[1].vocabulary = {times, VocabularyOrder::backwards_first, c.model.tied_embeddings};
   }
-  return std::move(*best);
+  for (auto const& order : orders) {
+    out.push_back(order);
+    if (!execution.pairs) continue;
+    for (bool more_ahead : {false, true}) {
+      out.push_back(order);
+      out.back().close_pairs = true;
+      out.back().exchange_pairs = more_ahead;
+    }
+  }
+  return out;
 }
 
-/// The program of a run. Where forwards and backwards may interleave there are three: with the pairs that the schedule
-/// has, with a forward more ahead, and without more pairs than there are. The quickest by simulation is taken.
+/// The program of a run: of the ways to complete it, the quickest by simulation.
 Division best_division(config::Config const& c, schedule::Program const& compute, schedule::Execution execution,
                        StageCosts const& costs) {
-  if (c.divides_vocabulary()) return divide_vocabulary(c, compute, execution, costs);
-  auto options = pass_options(c, execution);
-  auto best = run_passes(c, compute, options);
-  if (!execution.pairs) return best;
-  auto const time = [&](Division const& d) { return simulated_time(d, execution, costs); };
-  options.close_pairs = true;
-  for (bool more_ahead : {false, true}) {
-    options.exchange_pairs = more_ahead;
-    auto other = run_passes(c, compute, options);
-    if (schedule::validate(other.program, execution).empty() && time(other) < time(best)) best = std::move(other);
+  auto const ways = ways_to_complete(c, compute, execution, costs);
+  auto best = run_passes(c, compute, ways.front());
+  if (ways.size() == 1) return best;
+  double least = simulated_time(best, execution, costs);
+  for (std::size_t i = 1; i < ways.size(); ++i) {
+    auto other = run_passes(c, compute, ways[i]);
+    // Closed pairs may wait for each other in a circle.
+    if (ways[i].close_pairs && !schedule::validate(other.program, execution).empty()) continue;
+    double const time = simulated_time(other, execution, costs);
+    if (time >= least) continue;
+    least = time;
+    best = std::move(other);
   }
   return best;
 }
@@ -158,8 +166,12 @@ schedule::Program read_program(config::Config const& c) {
   if (program.divides_vocabulary && !c.divides_vocabulary())
     refuse("a schedule without E, S, T and G: the vocabulary lies whole on the first and the last stage",
            fmt::format("a vocabulary that is divided over the pipeline in {}", path), "pipeline.file",
-           "take a file without them, or let p3d make the schedule: pipeline.vocab_parallel = true with the schedule's "
-           "name");
+           "set pipeline.vocab_parallel to true, or take a file without them");
+  if (c.divides_vocabulary() && !program.divides_vocabulary)
+    refuse("a schedule with E, S, T and G: pipeline.vocab_parallel divides the vocabulary over the pipeline",
+           fmt::format("none in {}", path), "pipeline.file",
+           "set pipeline.vocab_parallel to false, or write the file with it: `p3d schedule show input.toml "
+           "pipeline.schedule=1f1b --csv FILE`");
   return program;
 }
 

@@ -38,20 +38,20 @@ Program forward_by_microbatch(std::vector<int> const& stage_rank, int num_ranks,
   Program p = without_actions(stage_rank, num_ranks, microbatches);
   p.num_slots.assign(stage_rank.size(), 1);
   p.divides_vocabulary = divides_vocabulary;
-  auto const all = [&](Op op, int m, int slots) {
+  auto const all = [&](Op op, int m) {
     for (int r = 0; r < num_ranks && divides_vocabulary; ++r)
-      p.ranks[static_cast<std::size_t>(r)].push_back({op, first_stage_of(p, r), m, m % slots});
+      p.ranks[static_cast<std::size_t>(r)].push_back({op, first_stage_of(p, r), m, vocabulary_slot(op, m)});
   };
   for (int m = 0; m < microbatches; ++m) {
-    all(Op::embed_forward, m, vocabulary_slots.embed);
+    all(Op::embed_forward, m);
     for (int s = 0; s < p.num_stages; ++s) {
       auto& list = p.ranks[static_cast<std::size_t>(rank_of(p, s))];
       if (input_is_remote(p, s)) list.push_back({Op::recv_activation, s, m, 0});
       list.push_back({Op::forward, s, m, 0});
       if (output_is_remote(p, s)) list.push_back({Op::send_activation, s, m, 0});
     }
-    all(Op::head_forward, m, vocabulary_slots.head);
-    all(Op::head_backward, m, vocabulary_slots.head);
+    all(Op::head_forward, m);
+    all(Op::head_backward, m);
   }
   return p;
 }

@@ -5,6 +5,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/schedule/query.hpp>
+#include <p3d/schedule/vocabulary.hpp>
 #include <p3d/schedule/schedule.hpp>
 
 #include <algorithm>
@@ -63,7 +64,9 @@ void assign_slots(Program& program, Lifetimes const& life) {
   }
   for (auto& actions : program.ranks)
     for (Action& a : actions)
-      if (a.microbatch >= 0 && !is_vocabulary(a.op)) a.slot = slot_of[cell(program, a.stage, a.microbatch)];
+      if (a.microbatch >= 0)
+        a.slot =
+            is_vocabulary(a.op) ? vocabulary_slot(a.op, a.microbatch) : slot_of[cell(program, a.stage, a.microbatch)];
 }
 
 }  // namespace

@@ -156,13 +156,10 @@ private:
     if (first_stage_of(program_, rank) != a.stage)
       return error(rank, index, "names stage {}, not {}, the first of its rank", a.stage,
                    first_stage_of(program_, rank));
-    int const slots = a.op == Op::embed_forward    ? vocabulary_slots.embed
-                      : a.op == Op::embed_backward ? vocabulary_slots.gradient
-                                                   : vocabulary_slots.head;
     if (a.microbatch < 0 || a.microbatch >= program_.num_microbatches)
       return error(rank, index, "microbatch {} of {}", a.microbatch, program_.num_microbatches);
-    if (a.slot != a.microbatch % slots)
-      error(rank, index, "is in slot {}, not in {}: slots are used in turn", a.slot, a.microbatch % slots);
+    if (int const slot = vocabulary_slot(a.op, a.microbatch); a.slot != slot)
+      error(rank, index, "is in slot {}, not in {}: slots are used in turn", a.slot, slot);
   }
 
   /// The ranks exchange in the order of the microbatches.

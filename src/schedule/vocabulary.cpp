@@ -105,10 +105,11 @@ private:
     q.most_live += ahead * static_cast<int>(stages);
     int const stage = first_stage_of(program_, rank);
     for (int m = 0; m < program_.num_microbatches; ++m) {
-      q.actions[Q::embeds].push_back({Op::embed_forward, stage, m, m % vocabulary_slots.embed});
-      q.actions[Q::heads].push_back({Op::head_forward, stage, m, m % vocabulary_slots.head});
-      q.actions[Q::head_gradients].push_back({Op::head_backward, stage, m, m % vocabulary_slots.head});
-      q.actions[Q::embed_gradients].push_back({Op::embed_backward, stage, m, m % vocabulary_slots.gradient});
+      auto const add = [&](Q::Kind kind, Op op) { q.actions[kind].push_back({op, stage, m, vocabulary_slot(op, m)}); };
+      add(Q::embeds, Op::embed_forward);
+      add(Q::heads, Op::head_forward);
+      add(Q::head_gradients, Op::head_backward);
+      add(Q::embed_gradients, Op::embed_backward);
     }
     return q;
   }

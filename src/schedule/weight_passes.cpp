@@ -56,14 +56,24 @@ void move_weights(Program const& program, std::vector<Action>& actions, std::vec
   actions = std::move(merged);
 }
 
-/// Puts REDUCE_SCATTER in place of each stage's REDUCE, or behind each action that adds to its weight gradients.
+/// Puts REDUCE_SCATTER in place of each stage's REDUCE, or behind each B or W of the stage. T and G add to the next sum
+/// of the rank's first stage, and what follows its last B or W to the last one.
 void scatter_gradients(std::vector<Action>& actions, Every every) {
+  auto const each = [&](Action const& a) { return every == Every::microbatch && makes_weight_gradient(a.op); };
+  std::map<int, std::size_t> last, last_part;  // B or W, and T or G, by stage
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    if (makes_weight_gradient(actions[i].op)) last[actions[i].stage] = i;
+    if (makes_vocabulary_gradient(actions[i].op)) last_part[actions[i].stage] = i;
+  }
   std::vector<Action> out;
-  for (Action const& a : actions) {
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    Action const& a = actions[i];
     bool const at_end = every == Every::step && a.op == Op::reduce_gradients;
     if (a.op != Op::reduce_gradients) out.push_back(a);
-    if (at_end || (every == Every::microbatch && makes_weight_gradient(a.op)))
-      out.push_back({Op::reduce_scatter_gradients, a.stage});
+    auto const part = last_part.find(a.stage);
+    bool const more = part != last_part.end() && each(a) && last[a.stage] == i && part->second > i;
+    bool const ends = part != last_part.end() && every == Every::microbatch && part->second == i && last[a.stage] < i;
+    if (at_end || ends || (each(a) && !more)) out.push_back({Op::reduce_scatter_gradients, a.stage});
   }
   actions = std::move(out);
 }

@@ -88,6 +88,7 @@ std::vector<Words> layouts(int ranks) {
           if (dp * cp == 1) std::erase_if(words, [](auto const& w) { return w.starts_with("memory.shard"); });
           if (tp > 1 && turn % 2 == 0) words.emplace_back("parallel.sequence=true");
           if (pp > 1) words.push_back("pipeline.schedule=" + schedules[(ranks > 2 ? turn : i) % schedules.size()]);
+          if (pp > 1 && turn % 2 == 1) words.emplace_back("pipeline.vocab_parallel=true");
           if (cp > 1) words.push_back(std::string("context.order=") + (turn % 2 == 0 ? "zigzag" : "striped"));
           out.push_back(words);
         }

@@ -39,6 +39,10 @@ config::Config make_config(Words const& model, Words const& layout, int ranks) {
   return config;
 }
 
+bool is_sharding(std::string const& word) {
+  return word.starts_with("memory.shard") || word.starts_with("memory.reduce") || word.starts_with("memory.gather");
+}
+
 /// Layouts with pipelines, each with a schedule and with something that must go with it, in turn; `full`: each with all
 /// schedules.
 std::vector<Words> layouts(int ranks, bool full, std::size_t turn) {
@@ -47,12 +51,14 @@ std::vector<Words> layouts(int ranks, bool full, std::size_t turn) {
                                   {"memory.recompute=full"},
                                   {"memory.shard=optimizer"},
                                   {"memory.shard=gradients"},
+                                  {"memory.shard=parameters", "memory.reduce=microbatch", "memory.gather=microbatch"},
                                   {"memory.shard=parameters", "memory.shard_layers=2"},
                                   {"memory.offload_activations=disk", directory},
                                   {"memory.offload_parameters=disk", directory, "memory.shard_layers=1"},
                                   {"pipeline.lookahead=0", "parallel.order=pp-tp-cp-dp"},
                                   {"pipeline.layers_per_stage=cost", "memory.recompute=[\"attention\", \"norm\"]"},
-                                  {"batch.micro=2"}};
+                                  {"batch.micro=2"},
+                                  {"comm.overlap_tp=microbatch"}};
   Words schedules;
   for (auto const* generator : schedule::generators()) schedules.emplace_back(generator->name);
   std::vector<Words> out;
@@ -61,10 +67,10 @@ std::vector<Words> layouts(int ranks, bool full, std::size_t turn) {
       for (int cp : {1, 2}) {
         if (ranks % (tp * cp * pp) != 0) continue;
         int const dp = ranks / (tp * cp * pp);
-        std::size_t const each = full ? schedules.size() : ranks == 2 ? 10 : 3;
+        std::size_t const each = full ? schedules.size() : ranks == 2 ? others.size() : 3;
         for (std::size_t i = 0; i < each; ++i, ++turn) {
           auto words = others[turn % others.size()];
-          if (dp * cp == 1) std::erase_if(words, [](auto const& w) { return w.starts_with("memory.shard"); });
+          if (dp * cp == 1) std::erase_if(words, is_sharding);
           for (auto const& [axis, size] : {std::pair{"tp", tp}, {"cp", cp}, {"pp", pp}, {"dp", dp}})
             words.push_back(fmt::format("parallel.{}={}", axis, size));
           if (tp > 1 && turn % 2 == 0) words.emplace_back("parallel.sequence=true");

@@ -110,7 +110,7 @@ private:
     std::string text;                                 ///< the action as text, for the watchdog
     bool reads_previous = false, reads_next = false;  ///< slots of neighbouring stages on this rank
     bool completes = false;  ///< the last action that adds to the stage's weight gradients before a reduction; of T and
-                             ///< G: to those of the rank's part of the vocabulary
+                             ///< G: to those of the rank's part of the vocabulary; of the reduction: none adds to these
     bool gradients = false;  ///< schedule::moves_gradients
     Call call = {};          ///< the call of a message that does not start by itself
   };
@@ -172,6 +172,8 @@ private:
   void start_rounds(std::size_t next, ProgramRun& run);
   /// E, S, T or G.
   void vocabulary(schedule::Action const& action, Detail const& detail, ProgramRun& run);
+  /// Says that the gradients of the rank's part of the vocabulary, which lies with this stage, got all before a sum.
+  void part_ready(schedule::Action const& action, ProgramRun const& run);
   void wait_for_all_sends(ProgramRun const& run);
   Messages& messages(schedule::Action const& action);
   StagePort& stage(schedule::Action const& action) { return *stages_.at(action.stage); }

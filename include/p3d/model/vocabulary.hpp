@@ -16,11 +16,19 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <map>
+#include <span>
 
 namespace p3d::model {
 
-/// The part of one rank. N are the tokens of a microbatch on this rank, n its rows of them (BlockSizes).
+/// The tokens of a microbatch on a rank, N, and the rank's rows of them, n (BlockSizes). `length`: tokens of a sample.
+struct PartSize {
+  std::int64_t length = 0, tokens = 0, rows = 0;
+};
+
+/// The part of one rank. Its buffers hold samples of model.seq_len; a microbatch of shorter ones takes their begins.
 template <class P>
 class VocabularyPart {
 public:
@@ -32,48 +40,68 @@ public:
   VocabularyPart(config::Config const& config, int pipeline_rank, parallel::TensorParallel& tp, device::Arena& arena,
                  Workspace<P>& scratch);
 
-  // Buffers of the exchanges, by slot.
-  View2<S> sum(int slot) { return embeds_[at(slot)].rows; }                ///< [n, hidden] of E, to be added up
-  View2<S> output(int slot) { return heads_[at(slot)].input; }             ///< [n, hidden] of the last stage
-  View1<A> parts(int slot) { return heads_[at(slot)].parts; }              ///< [ranks part_size()] of S, to be gathered
-  View2<S> input_gradient(int slot) { return heads_[at(slot)].gradient; }  ///< [n, hidden] of T, to be added up
-  View2<S> gradient(int slot) { return gradients_[at(slot)].rows; }        ///< [n, hidden] of the first stage's input
-  std::int64_t part_size() const { return 3 * tokens_; }                   ///< numbers of `parts` that each rank brings
-  int ranks() const { return ranks_; }                                     ///< number of ranks of pp x tp
-  int number() const { return number_; }                                   ///< this rank's place in parts()
+  /// The size of a microbatch whose samples have `length` tokens; 0: model.seq_len.
+  PartSize const& size(std::int64_t length);
+
+  // Buffers of the exchanges, by slot, for a microbatch of a size.
+  /// [n, hidden] of E, to be added up.
+  View2<S> sum(int slot, PartSize const& m) { return first_rows(embeds_[at(slot)].rows, m.rows); }
+  /// [n, hidden] of the last stage.
+  View2<S> output(int slot, PartSize const& m) { return first_rows(heads_[at(slot)].input, m.rows); }
+  /// [ranks part_size()] of S, to be gathered.
+  View1<A> parts(int slot, PartSize const& m) { return first(heads_[at(slot)].parts, ranks_ * part_size(m)); }
+  /// [n, hidden] of T, to be added up.
+  View2<S> input_gradient(int slot, PartSize const& m) { return first_rows(heads_[at(slot)].gradient, m.rows); }
+  /// [n, hidden] of the first stage's input.
+  View2<S> gradient(int slot, PartSize const& m) { return first_rows(gradients_[at(slot)].rows, m.rows); }
+  static std::int64_t part_size(PartSize const& m) { return 3 * m.tokens; }  ///< numbers of `parts` of each rank
+  int ranks() const { return ranks_; }                                       ///< number of ranks of pp x tp
+  int number() const { return number_; }                                     ///< this rank's place in parts()
 
   // Numbers of a microbatch, [N] each: the tokens of E, the targets of S and T, the tokens of G.
-  void load_embedding(int slot, std::span<int const> tokens) { copy(tokens, embeds_[at(slot)].tokens); }
-  void load_targets(int slot, std::span<int const> targets) { copy(targets, heads_[at(slot)].targets); }
-  void load_gradient(int slot, std::span<int const> tokens) { copy(tokens, gradients_[at(slot)].tokens); }
+  void load_embedding(int slot, std::span<int const> tokens) { load(tokens, embeds_[at(slot)], &Slot::tokens); }
+  void load_targets(int slot, std::span<int const> targets) { load(targets, heads_[at(slot)], &Slot::targets); }
+  void load_gradient(int slot, std::span<int const> tokens) { load(tokens, gradients_[at(slot)], &Slot::tokens); }
 
   /// E: looks up the rank's rows of the embedding, zeros for the tokens of others, and sums them over tp.
-  void embed_forward(StageWeights<P> const& w, int slot);
+  void embed_forward(StageWeights<P> const& w, int slot, PartSize const& m);
   /// S: computes the logits of the rank's block, and as the rank's part for each token their maximum, the sum of their
   /// exponentials from it and the target's logit.
-  void head_forward(StageWeights<P> const& w, int slot);
+  void head_forward(StageWeights<P> const& w, int slot, PartSize const& m);
   /// T, once the parts are gathered: adds the sum of the tokens' losses to Workspace::loss_sum where it `counts` (it is
   /// the same on every rank). Then, with `training`, the gradients: of the logits, of the input (summed over tp;
   /// `shared` is called when it is there) and of the rows of the weight, which adds up. `loss_scale` as in
   /// Stage::backward.
-  void head_backward(StageWeights<P> const& w, int slot, bool counts, bool training, double loss_scale,
-                     std::function<void()> const& shared);
+  void head_backward(StageWeights<P> const& w, int slot, PartSize const& m, bool counts, bool training,
+                     double loss_scale, std::function<void()> const& shared);
   /// G: the gradient of the rank's rows of the embedding, which adds up.
-  void embed_backward(StageWeights<P> const& w, int slot);
+  void embed_backward(StageWeights<P> const& w, int slot, PartSize const& m);
 
 private:
   /// The buffers of one microbatch. E and G use tokens [N] and rows [n, hidden]; S and T use targets and lse [N], input
   /// and gradient [n, hidden], logits [N, the rank's block] and parts [ranks part_size()].
   struct Slot {
     P3D_BUFFER_VIEWS(P3D_VOCABULARY_BUFFERS)
+    std::int64_t loaded = 0;  ///< N of the microbatch whose tokens or targets are there
   };
   static std::size_t at(int slot) { return static_cast<std::size_t>(slot); }
-  void copy(std::span<int const> from, View1<int> to) const;
+  template <class T>
+  static View1<T> first(View1<T> all, std::int64_t n) {
+    return View1<T>(all.data(), n);
+  }
+  static View2<S> first_rows(View2<S> all, std::int64_t n) { return device::rows(all, 0, n); }
+  void load(std::span<int const> from, Slot& slot, View1<int> Slot::*to) const;
+  /// The slot of E, S, T or G of a microbatch of this size, with its scratch.
+  Slot& begin_action(std::array<Slot, 2>& slots, int slot, PartSize const& m);
 
-  static HeadUse<P> use_of(Slot const& s) { return {s.input, s.targets, s.logits, s.lse}; }
+  static HeadUse<P> use_of(Slot const& s, PartSize const& m) {
+    return {first_rows(s.input, m.rows), first(s.targets, m.tokens), first_rows(s.logits, m.tokens),
+            first(s.lse, m.tokens)};
+  }
 
+  config::Config const* config_;
   std::array<Slot, 2> embeds_, gradients_, heads_;
-  std::int64_t tokens_ = 0;
+  std::map<std::int64_t, PartSize> sizes_;  ///< keyed by the length of samples
   int ranks_ = 1, number_ = 0;
   Embedding<P> embedding_;
   Head<P> head_;

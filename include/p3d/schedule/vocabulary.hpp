@@ -84,6 +84,14 @@ struct VocabularySlots {
   bool operator==(VocabularySlots const&) const = default;
 };
 inline constexpr VocabularySlots vocabulary_slots{2, 2, 2};
+/// The number of buffers that E, S, T or G uses in turn.
+constexpr int num_vocabulary_slots(Op op) {
+  return op == Op::embed_forward    ? vocabulary_slots.embed
+         : op == Op::embed_backward ? vocabulary_slots.gradient
+                                    : vocabulary_slots.head;
+}
+/// The buffer of E, S, T or G of a microbatch.
+constexpr int vocabulary_slot(Op op, int microbatch) { return microbatch % num_vocabulary_slots(op); }
 
 /// A rank's first stage, which E, S, T and G name.
 int first_stage_of(Program const& program, int rank);

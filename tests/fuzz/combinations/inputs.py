@@ -61,7 +61,7 @@ def documents(f, kind):
 
 
 def variable(f):
-    if f.experts or f.has("pipeline.vocab_parallel") or f.get("data.pack") == "true":
+    if f.experts or f.get("data.pack") == "true":
         return
     if any(key.startswith("memory.offload_activations") for key in f.keys):
         return

@@ -173,9 +173,9 @@ def stages(f):
 
 def vocabulary(f):
     d = f.draw
-    if f.has("pipeline.file") or f.has("batch.variable") or f.predicts:
+    if f.predicts:
         return
-    if f.theme == "pipeline" and d.chance(0.75) or d.chance(0.5):
+    if f.has("pipeline.file") or f.theme == "pipeline" and d.chance(0.75) or d.chance(0.5):
         f.set(pipeline__vocab_parallel=True)
         if not f.has("run.precision") and d.chance(0.4):  # sums of few bits show in which order they were made
             f.set(run__precision="bf16")

@@ -61,7 +61,7 @@ def shard(f):
         f.set(memory__shard_layers=d.among(2, 3))
     if kind == "parameters" and d.chance(0.6):
         f.set(memory__gather=d.among("step", "microbatch"))
-    if kind != "optimizer" and not f.has("pipeline.vocab_parallel") and d.chance(0.3):
+    if kind != "optimizer" and d.chance(0.3):
         f.set(memory__reduce="microbatch")
 
 

@@ -18,33 +18,36 @@ TEST(VocabParallel, DividesWhereThereAreSeveralPipelineRanks) {
 }
 
 TEST(VocabParallel, RefusesWhatDoesNotGoWithIt) {
-  struct Case {
-    std::string key, value;
-    std::vector<std::string> more;
-  };
-  for (Case const& c :
-       {Case{"memory.reduce", "microbatch", {"parallel.dp=2", "memory.shard=gradients"}},
-        {"comm.overlap_tp", "microbatch", {"parallel.tp=2"}},
-        {"batch.variable", "true", {"data.shuffle=documents", "data.format=megatron", "data.path=/"}},
-        {"pipeline.schedule", "file", {std::string("pipeline.file=\"") + P3D_SOURCE_DIR + "/LICENSE\""}}}) {
-    auto words = c.more;
-    words.push_back(c.key + "=" + c.value);
+  for (std::vector<std::string> words :
+       {std::vector<std::string>{"model.preset=llama-tiny", "model.mtp.depth=1"},
+        {"parallel.embedding=replicated", "parallel.tp=2", "model.tied_embeddings=false"}}) {
     auto const result = divided(words);
     ASSERT_EQ(result.errors.size(), 1u) << format(result.errors);
-    EXPECT_EQ(result.errors.front().key, c.key);
-    expect_contains(result.errors.front().fix, "set pipeline.vocab_parallel to false");
+    expect_contains(result.errors.front().expected, "pipeline.vocab_parallel");
     words.emplace_back("pipeline.vocab_parallel=false");
-    EXPECT_TRUE(divided(words).config) << c.key;
+    EXPECT_TRUE(divided(words).config) << words.front();
     // Where nothing is divided the key is in nobody's way.
     words.back() = "parallel.pp=1";
-    EXPECT_TRUE(divided(words).config) << c.key;
+    EXPECT_TRUE(divided(words).config) << words.front();
   }
+}
+
+TEST(VocabParallel, GoesWithAllElse) {
   for (auto const* good : {"memory.shard=optimizer", "memory.shard=gradients", "memory.shard=parameters",
                            "memory.offload_optimizer=disk", "memory.offload_parameters=disk",
                            "memory.offload_activations=disk", "memory.recompute=full", "precision.pipeline=bf16"}) {
     bool const narrow = std::string_view(good).ends_with("bf16");
     if (narrow && !has_precision(Precision::bf16)) continue;
     EXPECT_TRUE(divided({"parallel.dp=2", "batch.microbatches=4", good}).config) << good;
+  }
+  for (std::vector<std::string> const& good :
+       {std::vector<std::string>{"comm.overlap_tp=microbatch", "parallel.tp=2"},
+        {"memory.reduce=microbatch", "parallel.dp=2", "memory.shard=gradients"},
+        {"comm.overlap_experts=true", "model.moe.experts=4", "parallel.dp=2", "parallel.ep=2", "batch.microbatches=4"},
+        {"batch.variable=true", "data.shuffle=documents", "data.format=megatron", "data.path=/"},
+        {"pipeline.schedule=file", std::string("pipeline.file=\"") + P3D_SOURCE_DIR + "/LICENSE\""}}) {
+    auto const result = divided(good);
+    EXPECT_TRUE(result.config) << good.front() << format(result.errors);
   }
 }
 

@@ -299,12 +299,15 @@ TEST(RunPlan, RefusesASchedulesFileForOtherKeys) {
 
   write({"pipeline.vocab_parallel=true"}, as_it_is);
   contains(read({}), "a schedule without E, S, T and G");
-  contains(read({}), "pipeline.vocab_parallel = true");
+  contains(read({}), "set pipeline.vocab_parallel to true");
+  EXPECT_EQ(read({"pipeline.vocab_parallel=true"}), "");
   write_csv({"pipeline.vocab_parallel=true"});
   contains(read({}), "a schedule without E, S, T and G");
+  EXPECT_EQ(read({"pipeline.vocab_parallel=true"}), "") << "the slots of E, S, T and G are used in turn";
 
   write({}, as_it_is);
   EXPECT_EQ(read({}), "");
+  contains(read({"pipeline.vocab_parallel=true"}), "a schedule with E, S, T and G");
   for (auto const* shard : {"optimizer", "gradients", "parameters"})
     EXPECT_EQ(read({std::string("memory.shard=") + shard}), "") << "p3d adds what is missing";
 

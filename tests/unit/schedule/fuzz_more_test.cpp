@@ -189,8 +189,13 @@ TEST(FuzzMore, divided_vocabulary) {
                       draw(random, 2) == 0 ? VocabularyOrder::forwards_first : VocabularyOrder::backwards_first,
                       1 + draw(random, 2), draw(random, 2) == 0);
     Program program = complete(std::move(compute), 1, draw(random, 2));
-    if (draw(random, 3) == 0) shard_weights(program, {.gather = Every::microbatch, .ahead = draw(random, 2)});
-    Execution const how{draw(random, 4) != 0, draw(random, 3) == 0 ? draw(random, 3) : any_number};
+    bool const pairs = draw(random, 4) == 0;
+    if (pairs) close_pairs(program);
+    if (draw(random, 3) == 0)
+      shard_weights(program, {.gather = Every::microbatch,
+                              .reduce = draw(random, 2) == 0 ? Every::step : Every::microbatch,
+                              .ahead = draw(random, 2)});
+    Execution const how{draw(random, 4) != 0, draw(random, 3) == 0 ? draw(random, 3) : any_number, pairs};
     Pass const pass = draw(random, 4) == 0 ? Pass::forward_only : Pass::training;
     if (pass == Pass::forward_only) program = forward_part(random, std::move(program));
     mutate_some(random, program);

@@ -8,6 +8,7 @@
 #include <p3d/schedule/schedule.hpp>
 #include <p3d/schedule/valid_program.hpp>
 #include <p3d/schedule/vocabulary.hpp>
+#include <p3d/schedule/weights.hpp>
 
 #include <gmock/gmock.h>
 
@@ -321,4 +322,53 @@ TEST(Vocabulary, a_circle_is_a_deadlock) {
   auto const s = list.begin() + (find(p, 0, Op::head_forward, 0) - list.data());
   std::rotate(list.begin(), s, s + 1);
   EXPECT_THAT(first_error(p), testing::HasSubstr("waits until all ranks take part in OUTPUT of microbatch 0"));
+}
+
+// A file of compute actions, or one without slots, leaves the buffers of E, S, T and G to p3d.
+TEST(Vocabulary, a_file_needs_no_slots) {
+  auto const good = example();
+  EXPECT_EQ(to_text(parse_schedule_file(to_text(good))), to_text(good));
+  auto const read = parse_schedule_file(to_csv(good));
+  EXPECT_TRUE(read.divides_vocabulary);
+  EXPECT_EQ(first_error(read), "valid");
+  for (std::size_t r = 0; r < good.ranks.size(); ++r)
+    for (std::size_t i = 0; i < good.ranks[r].size(); ++i)
+      if (is_vocabulary(good.ranks[r][i].op)) {
+        EXPECT_EQ(read.ranks[r][i], good.ranks[r][i]);
+      }
+}
+
+// memory.reduce = "microbatch": a sum for each B or W; T and G add to the next one, and all is summed at the end.
+TEST(Vocabulary, sums_of_each_microbatch_leave_nothing_out) {
+  int behind = 0;
+  for (Generator const* g : generators())
+    for (int p : {2, 3, 4}) {
+      Program compute = generate(g->name, {p, 3 * p, 0});
+      auto const times = times_of(compute, {});
+      for (auto order : {VocabularyOrder::forwards_first, VocabularyOrder::backwards_first}) {
+        Program program = divided(compute, times, order);
+        shard_weights(program, {.gather = Every::microbatch, .reduce = Every::microbatch});
+        EXPECT_EQ(first_error(program), "valid") << g->name;
+        for (int rank = 0; rank < p; ++rank) {
+          int const stage = first_stage_of(program, rank);
+          int sums = 0, backwards = 0;
+          bool summed = true, part_last = false;
+          for (Action const& a : program.ranks[static_cast<std::size_t>(rank)]) {
+            if (a.stage != stage) continue;
+            backwards += makes_weight_gradient(a.op);
+            if (makes_weight_gradient(a.op) || makes_vocabulary_gradient(a.op)) {
+              summed = false;
+              part_last = makes_vocabulary_gradient(a.op);
+            }
+            if (a.op != Op::reduce_scatter_gradients) continue;
+            ++sums;
+            summed = true;
+          }
+          EXPECT_TRUE(summed) << g->name << ", rank " << rank;
+          EXPECT_EQ(sums, backwards) << g->name << ", rank " << rank;
+          behind += part_last;
+        }
+      }
+    }
+  EXPECT_GT(behind, 10) << "often G comes last";
 }
