@@ -163,6 +163,7 @@ std::vector<Case> cases(int ranks) {
                               {1, 2, 2, "zb_v", {vocabulary}},
                               {2, 2, 1, "1f1b", {none, gradients, parameters, each}},
                               {1, 3, 2, "zb_h1", {none, list}},
+                              {1, 3, 2, "zb_h1", {vocabulary}},
                               {2, 3, 1, "1f1b", {optimizer, parameters}},
                               {3, 2, 1, "gpipe", {none}},
                               {2, 2, 2, "zb_v", {parameters, full}},

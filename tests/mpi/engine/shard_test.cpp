@@ -50,6 +50,7 @@ std::vector<Case> const& cases() {
       {{"parallel.dp=2", "parallel.pp=2", "pipeline.schedule=zb_h1"}, 4},
       {{"parallel.dp=2", "parallel.pp=2", "pipeline.schedule=interleaved_1f1b"}, 4},
       {{"parallel.dp=2", "parallel.pp=2", "pipeline.schedule=zb_v"}, 4},
+      {{"parallel.dp=2", "parallel.pp=2", "pipeline.schedule=zb_h1", "pipeline.vocab_parallel=true"}, 4},
       {{"parallel.dp=4"}, 4},
       {{"parallel.dp=6", "batch.global=12"}, 6},
       {{"parallel.dp=4", "parallel.pp=2", "pipeline.schedule=gpipe"}, 8},
