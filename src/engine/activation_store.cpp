@@ -32,7 +32,7 @@ void wait(device::SwapFile::Request& request) {
 ActivationStore::ActivationStore(device::ExecSpace const& exec, device::SwapSettings settings, bool in_memory)
     : exec_(exec) {
   if (in_memory)
-    host_ = HostBytes(Kokkos::view_alloc(Kokkos::WithoutInitializing, "p3d::engine::offloaded_activations"),
+    host_ = HostBytes(Kokkos::view_alloc(Kokkos::WithoutInitializing, "p3d::engine::offloaded_activations_pinned"),
                       static_cast<std::size_t>(settings.bytes));
   else
     file_.emplace(std::move(settings));
@@ -131,8 +131,9 @@ void ActivationStore::wait_read(int stage, int slot) {
 
 ActivationStore::HostBytes ActivationStore::buffer(Traffic& traffic, std::int64_t bytes) {
   if (static_cast<std::int64_t>(traffic.buffer.size()) < bytes)
-    traffic.buffer = HostBytes(Kokkos::view_alloc(Kokkos::WithoutInitializing, "p3d::engine::activation_buffer"),
-                               static_cast<std::size_t>(bytes));
+    traffic.buffer =
+        HostBytes(Kokkos::view_alloc(Kokkos::WithoutInitializing, "p3d::engine::activation_buffer_background"),
+                  static_cast<std::size_t>(bytes));
   return part(traffic.buffer, 0, bytes);
 }
 

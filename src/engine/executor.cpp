@@ -68,6 +68,8 @@ std::vector<Executor::Detail> const& Executor::details(schedule::ValidProgram co
     auto const& a = actions[i];
     auto& d = out.emplace_back();
     d.text = schedule::to_string(a);
+    if (proved.execution().pairs && schedule::begins_pair(actions, i))
+      d.text += " beside " + schedule::to_string(actions[i + 1]);
     bool const reads_neighbours = a.op == Op::forward || schedule::makes_input_gradient(a.op);
     d.reads_previous = reads_neighbours && schedule::input_is_local(program, a.stage);
     d.reads_next = schedule::makes_input_gradient(a.op) && schedule::output_is_local(program, a.stage);

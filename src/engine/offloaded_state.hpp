@@ -24,7 +24,8 @@ class StagedPiece {
 public:
   StagedPiece() = default;
   explicit StagedPiece(std::int64_t n)
-      : host_(Kokkos::view_alloc(Kokkos::WithoutInitializing, "p3d::engine::staged"), static_cast<std::size_t>(n)) {
+      : host_(Kokkos::view_alloc(Kokkos::WithoutInitializing, "p3d::engine::staged_background"),
+              static_cast<std::size_t>(n)) {
     if constexpr (!device::host_reaches_views)
       device_ = device::Owned1<T>(Kokkos::view_alloc(Kokkos::WithoutInitializing, "p3d::engine::staged_device"),
                                   static_cast<std::size_t>(n));
