@@ -29,24 +29,22 @@ void Recorder::begin_step(std::int64_t number) {
     step.events.clear();
   }
   step.number = number;
+  in_action_ = false;
   steps_.push_back(std::move(step));
 }
 
 void Recorder::begin_action() {
   first_of_action_ = steps_.back().events.size();
   busy_since_ = now();
+  in_action_ = true;
 }
 
 void Recorder::waited(schedule::Action const& what, double begin) {
   auto& events = steps_.back().events;
   // The action that is busy until then is known at its end.
-  if (begin - busy_since_ > too_short) events.push_back({busy_since_, begin, {}, 0});
+  if (in_action_ && begin - busy_since_ > too_short) events.push_back({busy_since_, begin, {}, 0});
   busy_since_ = now();
   events.push_back({begin, busy_since_, what, 1});
-}
-
-void Recorder::waited_between(schedule::Action const& what, double begin) {
-  steps_.back().events.push_back({begin, now(), what, 1});
 }
 
 void Recorder::drop_step() { steps_.pop_back(); }
@@ -57,6 +55,7 @@ void Recorder::end_action(schedule::Action const& action) {
   for (std::size_t i = first_of_action_; i < events.size(); ++i)
     if (!events[i].waits) events[i].action = action;
   events.push_back({busy_since_, end, action, 0});
+  in_action_ = false;
 }
 
 void Recorder::end_pair(schedule::Action const& first, double first_s, schedule::Action const& second,
@@ -67,6 +66,7 @@ void Recorder::end_pair(schedule::Action const& first, double first_s, schedule:
     if (!events[i].waits) events[i].action = first;
   events.push_back({std::max(busy_since_, between - first_s), between, first, 0});
   events.push_back({between, end, second, 0});
+  in_action_ = false;
 }
 
 }  // namespace p3d::engine

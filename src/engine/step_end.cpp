@@ -206,8 +206,7 @@ void StepEnd<P>::wait(comm::Request& request) {
   auto* const recorder = executor_->recorder();
   double const begin = recorder ? Recorder::now() : 0.0;
   request.wait();
-  if (recorder && tried_out_) recorder->waited_between({schedule::Op::optimizer_step}, begin);
-  if (recorder && !tried_out_) recorder->waited({schedule::Op::optimizer_step}, begin);
+  if (recorder) recorder->waited({schedule::Op::optimizer_step}, begin);
 }
 
 template <class P>

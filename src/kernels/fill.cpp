@@ -18,7 +18,7 @@ constexpr std::size_t large = std::size_t{1} << 22;
 template <class T>
 void fill(ExecSpace const& exec, View1<T> x, T value) {
 #if defined(KOKKOS_ENABLE_SERIAL)
-  if constexpr (std::is_same_v<ExecSpace, Kokkos::Serial>) {
+  if constexpr (std::is_same_v<ExecSpace, Kokkos::Serial> && !device::memory_is_guarded) {
     auto const bytes = x.extent(0) * sizeof(T);
     if (bytes >= large && value == T{}) {
       std::memset(static_cast<void*>(x.data()), 0, bytes);

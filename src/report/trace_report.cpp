@@ -117,6 +117,7 @@ double replayed_makespan(schedule::ValidProgram const& program, plan::PipelineCo
   for (std::size_t r = 0; r < pipeline.ranks.size(); ++r)
     for (engine::RecordedEvent const& e : pipeline.ranks[r][step].events) {
       if (e.waits || !schedule::computes(e.action.op)) continue;
+      P3D_REQUIRE(e.action.microbatch >= 0, "time that a rank computed belongs to an action");
       if (schedule::is_vocabulary(e.action.op)) {
         auto& cost = costs.vocabulary_microbatches[r * microbatches + static_cast<std::size_t>(e.action.microbatch)];
         auto& part = e.action.op == Op::embed_forward   ? cost.embed_forward

@@ -36,10 +36,8 @@ public:
 
   void begin_step(std::int64_t number);
   void begin_action();
-  /// The action waited from `begin` to now for the message (or step) `what`.
+  /// The action, or the rank between two actions, waited from `begin` to now for the message (or step) `what`.
   void waited(schedule::Action const& what, double begin);
-  /// The rank waited in this way between two actions.
-  void waited_between(schedule::Action const& what, double begin);
   /// The newest step is begun anew, or never: what it has is forgotten.
   void drop_step();
   /// The time since begin_action(), less the waits, belongs to `action`.
@@ -55,6 +53,7 @@ private:
   std::deque<Step> steps_;
   double busy_since_ = 0.0;
   std::size_t first_of_action_ = 0;  ///< its first event
+  bool in_action_ = false;           ///< begin_action() was called, its end not yet
 };
 
 }  // namespace p3d::engine

@@ -26,7 +26,7 @@ constexpr std::int64_t slot_bytes = 3 * device::SwapFile::alignment;
 class SlotsOnly final : public engine::StagePort {
 public:
   explicit SlotsOnly(int slots) {
-    for (int k = 0; k < slots; ++k) slots_.emplace_back("slot", slot_bytes);
+    for (int k = 0; k < slots; ++k) slots_.emplace_back("p3d::test::slot", slot_bytes);
   }
   void fill(int slot, unsigned char value) {
     Kokkos::deep_copy(slots_[at(slot)], value);
@@ -34,7 +34,7 @@ public:
   }
   Bytes content(int slot) const {
     device::fence(device::ExecSpace(), "test");
-    auto const host = Kokkos::create_mirror_view_and_copy(device::HostSpace(), slots_[at(slot)]);
+    auto const host = device::host_copy(slots_[at(slot)]);
     return Bytes(host.data(), host.data() + host.size());
   }
 

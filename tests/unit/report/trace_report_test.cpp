@@ -171,3 +171,28 @@ TEST(Recorder, parts_an_action_at_its_waits_and_keeps_the_last_steps) {
                                                       {Op::optimizer_step, false}}));
   }
 }
+
+// A round of messages may wait between two actions, and the end of a step waits for its sends: no action is busy there.
+TEST(Recorder, a_wait_between_actions_belongs_to_none) {
+  auto const pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
+  Recorder recorder(1);
+  recorder.begin_step(1);
+  for (int m = 0; m < 2; ++m) {
+    recorder.begin_action();
+    recorder.end_action({Op::forward, 1, m, 0});
+    pause();
+    double const begin = Recorder::now();
+    recorder.waited({Op::send_activation, 1, -1, 0}, begin);
+  }
+  recorder.begin_action();
+  recorder.end_pair({Op::forward, 1, 2, 0}, 0.0, {Op::backward, 1, 0, 0}, 0.0);
+  pause();
+  recorder.waited({Op::optimizer_step}, Recorder::now());
+  int busy = 0;
+  for (auto const& e : recorder.steps().front().events) {
+    if (e.waits != 0) continue;
+    EXPECT_GE(e.action.microbatch, 0);
+    ++busy;
+  }
+  EXPECT_EQ(busy, 4);
+}
