@@ -30,8 +30,9 @@ PartSize const& VocabularyPart<P>::size(std::int64_t length) {
   if (length == 0) length = config_->model.seq_len;
   auto const [known, is_new] = sizes_.try_emplace(length);
   if (is_new) {
-    auto const s = layout::block_sizes(*config_, {scratch_->rank.tp, scratch_->rank.cp, length});
-    known->second = {length, s.tokens, s.rows};
+    RankPlace const place{scratch_->rank.tp, scratch_->rank.cp, length};
+    auto const s = layout::block_sizes(*config_, place);
+    known->second = PartSize{length, s.tokens, s.rows};
   }
   return known->second;
 }

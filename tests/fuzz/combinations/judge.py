@@ -250,7 +250,7 @@ class Judge:
             case.append(spread.distances(rows[0], rows[2]))
         if len({str(sorted(distances.items())) for distances in case}) < spread.SEEDS // 2:
             return False  # seeds hardly matter here
-        if spread.verdict(case, single):
+        if spread.verdict(case, single, *meaning.tolerances(keys)):
             return False
         self.rounding = True
         self.left_out.append(f"reference: far in 16 bits, as rounding with {spread.SEEDS} seeds is on one rank")

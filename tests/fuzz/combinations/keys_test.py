@@ -120,11 +120,15 @@ class Parts(unittest.TestCase):
 
         def rows(first, third):
             return [{("grad_norm", 1): a, ("grad_norm", 3): b} for a, b in zip(first, third)]
-        single = rows(drawn("a", 0.004), drawn("b", 0.3))
-        self.assertEqual(spread.verdict(rows(drawn("c", 0.006), drawn("d", 0.4)), single), "")
-        self.assertIn("grad_norm of step 1", spread.verdict(rows(drawn("c", 0.08), drawn("d", 0.4)), single))
-        self.assertIn("grad_norm of step 3", spread.verdict(rows(drawn("c", 0.004), drawn("d", 9.0)), single))
-        self.assertIn("3 and 40 of 40 seeds", spread.verdict(rows(drawn("c", 0.004), drawn("d", 0.3))[:3], single))
+        def verdict(first, third, single, number=None):
+            return spread.verdict(rows(drawn("c", first), drawn("d", third))[:number], single, 0.01, 0.5)
+        single = rows(drawn("a", 0.004), drawn("b", 0.2))
+        self.assertEqual(verdict(0.006, 0.3, single), "")
+        self.assertIn("grad_norm of step 1", verdict(0.08, 0.3, single))
+        self.assertIn("grad_norm of step 3", verdict(0.004, 9.0, single))
+        self.assertIn("3 and 40 of 40 seeds", verdict(0.004, 0.2, single, 3))
+        # One rank in 16 bits has the same defect.
+        self.assertIn("expected at most 0.5", verdict(0.9, 0.3, rows(drawn("a", 0.9), drawn("b", 0.2))))
 
     def test_distances_are_relative(self):
         far = spread.distances({1: {"loss": "2.0", "grad_norm": "", "lr": "1"}}, {1: {"loss": "1.0", "lr": "2"}, 2: {}})

@@ -43,16 +43,21 @@ def score(case, single):
     return (total - n * (n + m + 1) / 2) / math.sqrt(n * m * (n + m + 1) / 12)
 
 
-def verdict(case, single):
-    """In words the first number of a case that is further from fp64 than rounding explains, or "". Both arguments are
-    lists of distances(), one for each seed."""
+def verdict(case, single, losses, norms):
+    """In words the first number of a case that is further from fp64 than rounding explains, or "". `case` and `single`
+    are lists of distances(), one for each seed. The others are tolerances (None: not compared), which one case in two
+    must keep: a defect that one rank has in 16 bits as well is no rounding either."""
     for quantity in sorted(set().union(*single), key=lambda q: (q[1], q[0])):
         far = [d[quantity] for d in case if quantity in d]
         near = [d[quantity] for d in single if quantity in d]
         if len(far) < SEEDS // 2 or len(near) < SEEDS // 2:
             return f"{quantity[0]} of step {quantity[1]}: {len(far)} and {len(near)} of {SEEDS} seeds have it"
+        middle = [sorted(values)[len(values) // 2] for values in (far, near)]
+        most = norms if quantity[0] == "grad_norm" else losses
+        if most is not None and middle[0] > most:
+            return (f"{quantity[0]} of step {quantity[1]}, {len(far)} seeds: half of them are more than "
+                    f"{middle[0]:.2g} from fp64, expected at most {most:.2g}")
         if score([value / MORE_PLACES for value in far], near) > LARGEST_SCORE:
-            middle = [sorted(values)[len(values) // 2] for values in (far, near)]
             return (f"{quantity[0]} of step {quantity[1]}, {len(far)} seeds: half of them are more than "
                     f"{middle[0]:.2g} from fp64, of one rank in the same precision {middle[1]:.2g}")
     return ""
