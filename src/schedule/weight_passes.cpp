@@ -59,21 +59,24 @@ void move_weights(Program const& program, std::vector<Action>& actions, std::vec
 /// Puts REDUCE_SCATTER in place of each stage's REDUCE, or behind each B or W of the stage. T and G add to the next sum
 /// of the rank's first stage, and what follows its last B or W to the last one.
 void scatter_gradients(std::vector<Action>& actions, Every every) {
-  auto const each = [&](Action const& a) { return every == Every::microbatch && makes_weight_gradient(a.op); };
-  std::map<int, std::size_t> last, last_part;  // B or W, and T or G, by stage
+  std::map<int, std::size_t> last_backward, last;  // by stage: its last B or W; its last B, W, T or G
   for (std::size_t i = 0; i < actions.size(); ++i) {
-    if (makes_weight_gradient(actions[i].op)) last[actions[i].stage] = i;
-    if (makes_vocabulary_gradient(actions[i].op)) last_part[actions[i].stage] = i;
+    if (makes_weight_gradient(actions[i].op)) last_backward[actions[i].stage] = last[actions[i].stage] = i;
+    if (makes_vocabulary_gradient(actions[i].op)) last[actions[i].stage] = i;
   }
+  // The last sum waits for all that adds to it.
+  auto const ends_microbatch = [&](std::size_t i) {
+    Action const& a = actions[i];
+    if (makes_weight_gradient(a.op) && last_backward.at(a.stage) != i) return true;
+    auto const end = last.find(a.stage);
+    return end != last.end() && end->second == i;
+  };
   std::vector<Action> out;
   for (std::size_t i = 0; i < actions.size(); ++i) {
     Action const& a = actions[i];
-    bool const at_end = every == Every::step && a.op == Op::reduce_gradients;
-    if (a.op != Op::reduce_gradients) out.push_back(a);
-    auto const part = last_part.find(a.stage);
-    bool const more = part != last_part.end() && each(a) && last[a.stage] == i && part->second > i;
-    bool const ends = part != last_part.end() && every == Every::microbatch && part->second == i && last[a.stage] < i;
-    if (at_end || ends || (each(a) && !more)) out.push_back({Op::reduce_scatter_gradients, a.stage});
+    bool const replaced = a.op == Op::reduce_gradients;
+    if (!replaced) out.push_back(a);
+    if (every == Every::step ? replaced : ends_microbatch(i)) out.push_back({Op::reduce_scatter_gradients, a.stage});
   }
   actions = std::move(out);
 }

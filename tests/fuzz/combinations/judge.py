@@ -204,10 +204,7 @@ class Judge:
         return self.references[name]
 
     def reference(self, keys):
-        wanted = meaning.reference(keys)
-        if keys.get("checkpoint.load") == "weights":
-            wanted.update({key: keys[key] for key in ("checkpoint.load", "checkpoint.resume")})
-        result, record = self.plain(wanted)
+        result, record = self.plain(meaning.reference(keys))
         if result.code not in (0, 4):
             raise Failed("reference", f"exit code {result.code}\n{result.out[-1500:]}", result)
         return result, record
@@ -262,8 +259,7 @@ class Judge:
             return
         if record.last_checkpoint() is not None:
             plain.update({"checkpoint.every": "30min"})
-        if keys.get("checkpoint.load") == "weights":
-            plain.update({key: keys[key] for key in ("checkpoint.load", "checkpoint.resume")})
+        plain.update(meaning.first_weights(keys))
         # A rule may want what was left out (a limit may choose what was given).
         if self.starter.check(plain).code != 0:
             self.left_out.append("twin: --check refuses it")

@@ -40,7 +40,15 @@ def reference(keys):
     # Without batch.global it follows from the layout, whose keys are not the reference's.
     if "batch.global" not in plain:
         plain["batch.global"] = str(global_batch(keys))
+    plain.update(first_weights(keys))
     return {**plain, "batch.micro": "1", "run.precision": "fp64", "run.log_every": "1"}
+
+
+def first_weights(keys):
+    """The keys of a run that begins with the weights of another one."""
+    if keys.get("checkpoint.load") != "weights":
+        return {}
+    return {key: keys[key] for key in ("checkpoint.load", "checkpoint.resume")}
 
 
 def global_batch(keys):
@@ -84,11 +92,10 @@ def has_16_bits(keys):
 
 
 def one_rank(keys, same_precision):
-    """reference(), in the precision of `keys` where this is asked for, and from the same weights."""
-    plain = {key: value for key, value in reference(keys).items() if key != "run.precision"}
-    kept = [key for key in keys if key in ("run.precision", "checkpoint.load", "checkpoint.resume", "checkpoint.every")
-            or key.startswith("precision.") and same_precision]
-    return {**plain, **{key: keys[key] for key in kept}, **({} if same_precision else {"run.precision": "fp64"})}
+    """reference(), in the precision of `keys` where this is asked for, with as many checkpoints."""
+    kept = [key for key in keys if key == "checkpoint.every" or same_precision and
+            (key == "run.precision" or key.startswith("precision."))]
+    return {**reference(keys), **{key: keys[key] for key in kept}}
 
 
 def tolerances(keys):
