@@ -12,12 +12,6 @@
 namespace p3d::schedule {
 namespace {
 
-// In the order of Op.
-constexpr std::array<std::string_view, num_ops> names{
-    "F",        "B",      "I",    "W",      "SEND_F",  "RECV_F",  "SEND_B", "RECV_B",         "OFFLOAD_F",
-    "RELOAD_F", "REDUCE", "STEP", "GATHER", "RELEASE", "OFFLOAD", "RELOAD", "REDUCE_SCATTER", "STEP",
-    "E",        "S",      "T",    "G"};
-
 /// Takes a non-negative number off the front of `text`.
 std::optional<int> take_number(std::string_view& text) {
   int value = 0;
@@ -46,8 +40,8 @@ std::optional<Action> parse(std::string_view text) {
   std::string_view const name = text.substr(0, length);
   text.remove_prefix(name.size());
   std::size_t op = 0;
-  while (op < names.size() && names[op] != name) ++op;
-  if (op == names.size()) return std::nullopt;
+  while (op < num_ops && op_rows[op].word != name) ++op;
+  if (op == num_ops) return std::nullopt;
   action.op = static_cast<Op>(op);
   if (action.op == Op::optimizer_step) {  // with a stage, STEP is another action, which says what version it makes
     action.op = Op::stage_step;
@@ -58,8 +52,7 @@ std::optional<Action> parse(std::string_view text) {
     if (!microbatch) return std::nullopt;
     action.microbatch = *microbatch;
   }
-  bool const versioned = is_compute(action.op) || moves_weights(action.op) || action.op == Op::stage_step;
-  if (versioned && !take_suffix(text, 'v', action.version)) return std::nullopt;
+  if (has_version(action.op) && !take_suffix(text, 'v', action.version)) return std::nullopt;
   if (has_microbatch(action.op) && !take_suffix(text, '@', action.slot)) return std::nullopt;
   if (!text.empty()) return std::nullopt;
   return action;
@@ -67,11 +60,8 @@ std::optional<Action> parse(std::string_view text) {
 
 }  // namespace
 
-std::string_view word(Op op) { return names[static_cast<std::size_t>(op)]; }
-
 std::string to_string(Action const& action) {
-  auto const op = static_cast<std::size_t>(action.op);
-  std::string_view const name = op < names.size() ? names[op] : "?";
+  std::string_view const name = static_cast<std::size_t>(action.op) < num_ops ? word(action.op) : "?";
   if (action.op == Op::optimizer_step) return std::string(name);
   std::string text = fmt::format("{}{}", action.stage, name);
   if (action.microbatch >= 0) text += fmt::format("{}", action.microbatch);  // a wait may not know it
@@ -82,15 +72,27 @@ std::string to_string(Action const& action) {
 
 Action parse_action(std::string_view text) {
   if (auto const action = parse(text)) return *action;
-  base::refuse(
-      {.expected =
-           "an action: <stage><op><microbatch>[v<version>][@<slot>] with op F, B, I, W, E, S, T, G, SEND_F, "
-           "RECV_F, SEND_B, RECV_B, OFFLOAD_F or RELOAD_F; or <stage><op>[v<version>] with op REDUCE, REDUCE_SCATTER, "
-           "GATHER, RELEASE, "
-           "OFFLOAD or RELOAD; or <stage>STEPv<version>; or STEP",
-       .found = fmt::format("\"{}\"", text),
-       .where = "",
-       .fix = "for example 2F0, 3B1@2, 1SEND_F4@0, 0REDUCE, 2GATHER, 2F0v1, STEP"});
+  base::refuse({.expected = "an action (p3d schedule show --actions lists them)",
+                .found = fmt::format("\"{}\"", text),
+                .where = "",
+                .fix = "for example 2F0, 3B1@2, 1SEND_F4@0, 0REDUCE, 2GATHER, 2F0v1, STEP"});
+}
+
+std::string actions_text() {
+  std::string text;
+  for (std::size_t i = 0; i < num_ops; ++i) {
+    auto const op = static_cast<Op>(i);
+    std::string form = op == Op::optimizer_step ? "" : "<stage>";
+    form += word(op);
+    if (has_microbatch(op)) form += "<microbatch>";
+    if (op == Op::stage_step)
+      form += "v<version>";
+    else if (has_version(op))
+      form += "[v<version>]";
+    if (has_microbatch(op)) form += "[@<slot>]";
+    text += fmt::format("{:<42} {}\n", form, op_rows[i].text);
+  }
+  return text;
 }
 
 }  // namespace p3d::schedule

@@ -6,6 +6,7 @@
 #include "channels.hpp"
 #include "validator.hpp"
 
+#include <p3d/base/error.hpp>
 #include <p3d/schedule/query.hpp>
 #include <p3d/schedule/vocabulary.hpp>
 
@@ -58,7 +59,7 @@ private:
     return false;
   }
 
-  unsigned char& done(int stage, int microbatch) { return done_[cell(program_, stage, microbatch)]; }
+  OpSet& done(int stage, int microbatch) { return done_[cell(program_, stage, microbatch)]; }
   bool ran(Op op, int stage, int microbatch) { return (done(stage, microbatch) & bit(op)) != 0; }
   bool has_input_gradient(int stage, int microbatch) {
     return ran(Op::backward, stage, microbatch) || ran(Op::backward_input, stage, microbatch);
@@ -86,8 +87,9 @@ private:
                    owner < 0 ? std::string("is empty") : fmt::format("holds microbatch {}", owner), a.microbatch);
     }
     if (a.op == Op::offload_activations) return offload(a, owner);
+    P3D_REQUIRE(is_compute(a.op) || is_message(a.op), "every operation has its rule of order");
     if (!(is_recv(a.op) || (is_send(a.op) ? send(a) : compute(a) && hands_over(a)))) return false;
-    done(a.stage, a.microbatch) = static_cast<unsigned char>(done(a.stage, a.microbatch) | bit(a.op));
+    done(a.stage, a.microbatch) |= bit(a.op);
     if (makes_weight_gradient(a.op))
       for (int stage : {a.stage, lender(program_, a.stage)})
         if (stage >= 0) --unfinished_[static_cast<std::size_t>(stage)];
@@ -174,9 +176,7 @@ private:
 
   // --- vocabulary.hpp: buffers are used in turn, and each is read before it is written again.
 
-  int& vocabulary_done(Op op) {
-    return vocabulary_done_[static_cast<std::size_t>(op) - static_cast<std::size_t>(Op::embed_forward)];
-  }
+  int& vocabulary_done(Op op) { return vocabulary_done_[static_cast<std::size_t>(op)]; }
   bool vocabulary(Action const& a) {
     int const m = a.microbatch, last = program_.num_stages - 1;
     if (a.op == Op::embed_forward) {
@@ -243,12 +243,12 @@ private:
   std::vector<int> unfinished_;          ///< gradients of microbatches that are still to be added, of each stage
   std::vector<bool> lent_;               ///< another stage adds to its gradients
   std::vector<int> reductions_;          ///< numbers of reductions that ran, of each stage
-  std::vector<unsigned char> done_;      ///< bits of the actions of each cell that ran
+  std::vector<OpSet> done_;              ///< the actions of each cell that ran
   std::vector<bool> offloaded_;          ///< cells whose activations are offloaded
   // The rank that is followed:
   int rank_ = 0, index_ = 0;
-  int unreduced_ = 0;                     ///< stages
-  std::array<int, 4> vocabulary_done_{};  ///< number of E, S, T, G that ran
+  int unreduced_ = 0;                           ///< stages
+  std::array<int, num_ops> vocabulary_done_{};  ///< number of E, S, T, G that ran, by operation
   std::vector<Violation> found_;
 };
 

@@ -86,13 +86,15 @@ private:
         error(rank, index, "has no place in a program that only runs forward");
         continue;
       }
+      if (static_cast<std::size_t>(a.op) >= num_ops) {
+        error(rank, index, "unknown action");
+        continue;
+      }
       if (a.op == Op::optimizer_step) {
         if (i + 1 != actions.size()) error(rank, index, "STEP is not the last action of the rank");
         continue;
       }
-      if (a.op > Op::embed_backward)
-        error(rank, index, "unknown action");
-      else if (a.stage < 0 || a.stage >= program_.num_stages)
+      if (a.stage < 0 || a.stage >= program_.num_stages)
         error(rank, index, "stage {} of {}", a.stage, program_.num_stages);
       else if (rank_of(program_, a.stage) != rank)
         error(rank, index, "stage {} lives on rank {}", a.stage, rank_of(program_, a.stage));
@@ -143,9 +145,9 @@ private:
     if (is_message(a.op) && !wanted_message(a))
       return error(rank, index, "there is no message here: stages {} and {} {}", a.stage, peer_stage(a),
                    peer_stage(a) < 0 || peer_stage(a) >= program_.num_stages ? "do not both exist" : "share a rank");
-    unsigned char& seen = seen_[cell(program_, a.stage, a.microbatch)];
+    OpSet& seen = seen_[cell(program_, a.stage, a.microbatch)];
     if (seen & bit(a.op)) return error(rank, index, "a second {}", to_string({a.op, a.stage, a.microbatch}));
-    seen = static_cast<unsigned char>(seen | bit(a.op));
+    seen |= bit(a.op);
     if ((seen & bit(Op::backward)) && (seen & (bit(Op::backward_input) | bit(Op::backward_weight))))
       error(rank, index, "stage {} has both B and I or W of microbatch {}", a.stage, a.microbatch);
   }
@@ -196,16 +198,16 @@ private:
 
   void missing() {
     for (int s = 0; s < program_.num_stages; ++s) {
-      unsigned needed = bit(Op::forward);
+      OpSet needed = bit(Op::forward);
       if (input_is_remote(program_, s)) needed |= bit(Op::recv_activation) | bit(Op::send_gradient);
       if (output_is_remote(program_, s)) needed |= bit(Op::send_activation) | bit(Op::recv_gradient);
       if (!training_) needed &= ~(bit(Op::send_gradient) | bit(Op::recv_gradient));
       for (int m = 0; m < program_.num_microbatches && found_.size() < max_violations; ++m) {
-        unsigned const seen = seen_[cell(program_, s, m)];
-        unsigned const backward = !training_                 ? 0U
-                                  : seen & bit(Op::backward) ? bit(Op::backward)
-                                                             : bit(Op::backward_input) | bit(Op::backward_weight);
-        unsigned const lacking = (needed | backward) & ~seen;
+        OpSet const seen = seen_[cell(program_, s, m)];
+        OpSet const backward = !training_                 ? 0U
+                               : seen & bit(Op::backward) ? bit(Op::backward)
+                                                          : bit(Op::backward_input) | bit(Op::backward_weight);
+        OpSet const lacking = (needed | backward) & ~seen;
         if (lacking == 0) continue;
         bool const none = training_ && (seen & (bit(Op::backward) | backward)) == 0;
         for (Op op : {Op::forward, Op::backward_input, Op::backward_weight, Op::send_activation, Op::recv_activation,
@@ -234,7 +236,7 @@ private:
   Program const& program_;
   bool training_;
   std::vector<Violation> found_;
-  std::vector<unsigned char> seen_;  ///< bits of the actions of each cell that were met
+  std::vector<OpSet> seen_;  ///< the actions of each cell that were met
   struct Reductions {
     int number = 0;
     Op op = Op::reduce_gradients;

@@ -5,12 +5,14 @@
 #include <p3d/schedule/schedule.hpp>
 
 #include <cstddef>
+#include <cstdint>
 
 namespace p3d::schedule {
 
-/// The place of an action in the set of those seen of a (stage, microbatch).
-constexpr unsigned bit(Op op) { return 1U << static_cast<unsigned>(op); }
-static_assert(static_cast<unsigned>(Op::recv_gradient) < 8, "one byte holds the actions of a (stage, microbatch)");
+/// A set of operations: those seen of a (stage, microbatch).
+using OpSet = std::uint32_t;
+constexpr OpSet bit(Op op) { return OpSet{1} << static_cast<unsigned>(op); }
+static_assert(num_ops <= 32, "an OpSet has a bit for each operation");
 
 constexpr std::size_t max_violations = 100;
 

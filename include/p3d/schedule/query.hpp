@@ -9,16 +9,16 @@
 namespace p3d::schedule {
 
 /// F, B, I or W: of a stage.
-constexpr bool is_compute(Op op) { return op <= Op::backward_weight; }
+constexpr bool is_compute(Op op) { return kind_of(op) == OpKind::compute; }
 /// E, S, T or G: of a rank's part of the vocabulary, which lies with the rank's first stage.
-constexpr bool is_vocabulary(Op op) { return op >= Op::embed_forward; }
+constexpr bool is_vocabulary(Op op) { return kind_of(op) == OpKind::vocabulary; }
 /// F, B, I, W, E, S, T or G: an action that a rank computes.
 constexpr bool computes(Op op) { return is_compute(op) || is_vocabulary(op); }
 /// SEND_F or SEND_B.
 constexpr bool is_send(Op op) { return op == Op::send_activation || op == Op::send_gradient; }
 /// RECV_F or RECV_B.
 constexpr bool is_recv(Op op) { return op == Op::recv_activation || op == Op::recv_gradient; }
-constexpr bool is_message(Op op) { return is_send(op) || is_recv(op); }
+constexpr bool is_message(Op op) { return kind_of(op) == OpKind::message; }
 /// B or I: reads the gradient of the stage's output and makes the gradient of its input.
 constexpr bool makes_input_gradient(Op op) { return op == Op::backward || op == Op::backward_input; }
 /// B or W: adds the microbatch to the gradients of the stage's weights.
@@ -27,17 +27,17 @@ constexpr bool makes_weight_gradient(Op op) { return op == Op::backward || op ==
 constexpr bool makes_vocabulary_gradient(Op op) { return op == Op::head_backward || op == Op::embed_backward; }
 
 /// OFFLOAD_F or RELOAD_F.
-constexpr bool moves_activations(Op op) { return op == Op::offload_activations || op == Op::reload_activations; }
+constexpr bool moves_activations(Op op) { return kind_of(op) == OpKind::activations; }
 /// F, B, I, W, a message, a move of activations, E, S, T or G: the others belong to a stage, and STEP to a rank.
-constexpr bool has_microbatch(Op op) { return op <= Op::reload_activations || is_vocabulary(op); }
+constexpr bool has_microbatch(Op op) { return computes(op) || is_message(op) || moves_activations(op); }
 /// GATHER, RELEASE, OFFLOAD or RELOAD.
-constexpr bool moves_weights(Op op) { return op >= Op::gather_weights && op <= Op::reload_weights; }
+constexpr bool moves_weights(Op op) { return kind_of(op) == OpKind::weights; }
 /// F, B or I, E, S or T: reads the weights of its stage. (W multiplies what F and I left.)
-constexpr bool reads_weights(Op op) {
-  return op <= Op::backward_input || (is_vocabulary(op) && op != Op::embed_backward);
-}
+constexpr bool reads_weights(Op op) { return computes(op) && op != Op::backward_weight && op != Op::embed_backward; }
 /// REDUCE or REDUCE_SCATTER.
-constexpr bool reduces(Op op) { return op == Op::reduce_gradients || op == Op::reduce_scatter_gradients; }
+constexpr bool reduces(Op op) { return kind_of(op) == OpKind::reduction; }
+/// An action that reads, moves or makes a version of weights.
+constexpr bool has_version(Op op) { return is_compute(op) || moves_weights(op) || op == Op::stage_step; }
 
 /// The stage whose weights a stage uses besides its own, -1: none.
 inline int lender(Program const& program, int stage) {

@@ -7,6 +7,7 @@
 #include "programs.hpp"
 
 #include <p3d/schedule/offload.hpp>
+#include <p3d/schedule/query.hpp>
 #include <p3d/schedule/registry.hpp>
 #include <p3d/schedule/valid_program.hpp>
 #include <p3d/schedule/vocabulary.hpp>
@@ -151,7 +152,7 @@ TEST(FuzzMore, versions_of_weights) {
       for (Action a : list) {
         if (a.op == Op::reduce_gradients || a.op == Op::optimizer_step) continue;
         if (a.op == Op::forward) version_of[{a.stage, a.microbatch}] = newest[a.stage];
-        if (a.op <= Op::backward_weight) a.version = version_of.at({a.stage, a.microbatch});
+        if (is_compute(a.op)) a.version = version_of.at({a.stage, a.microbatch});
         out.push_back(a);
         if (a.op != Op::backward && a.op != Op::backward_weight) continue;
         --left[a.stage];
@@ -163,7 +164,7 @@ TEST(FuzzMore, versions_of_weights) {
         for (int v = 0; v < last; ++v) {  // who is named after the update that replaces it
           auto const update = std::find(out.begin(), out.end(), Action{Op::stage_step, stage, -1, -1, v + 1});
           auto const use = std::find_if(out.rbegin(), out.rend(), [&](Action const& a) {
-            return a.stage == stage && a.version == v && a.op <= Op::backward_input;
+            return a.stage == stage && a.version == v && is_compute(a.op) && a.op != Op::backward_weight;
           });
           if (use == out.rend() || use.base() <= update) continue;
           out.insert(use.base(), {Op::release_weights, stage, -1, -1, v});

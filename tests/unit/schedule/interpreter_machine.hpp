@@ -281,7 +281,8 @@ private:
       case Op::forward: return forward(a);
       case Op::backward: return backward(a) && weights(a);
       case Op::backward_input: return backward(a);
-      default: return weights(a);
+      case Op::backward_weight: return weights(a);
+      default: throw Error{Outcome::misuse, "the interpreter has no rule for this operation"};
     }
   }
 

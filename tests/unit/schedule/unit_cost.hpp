@@ -3,6 +3,7 @@
 // An event simulation of compute actions with fixed costs and free messages, independent of p3d's own simulator.
 
 #include <p3d/schedule/action.hpp>
+#include <p3d/schedule/query.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -32,7 +33,7 @@ inline FreeRun run_free(schedule::Program const& program, Costs costs) {
     for (std::size_t r = 0; r < next.size(); ++r)
       for (; next[r] < program.ranks[r].size(); ++next[r]) {
         auto const& a = program.ranks[r][next[r]];
-        if (a.op > Op::backward_weight) continue;
+        if (!is_compute(a.op)) continue;
         auto const s = static_cast<std::size_t>(a.stage), m = static_cast<std::size_t>(a.microbatch);
         double ready = 0;
         if (a.op == Op::forward && s > 0) ready = forward[s - 1][m];
