@@ -146,6 +146,9 @@ void check_post_validation(Check const& c) {
          fmt::format("late by {}", config.latest_delay()));
   refuse("pipeline.p2p", config.pipeline.p2p == P2p::ring && c.known({"parallel.pp"}) && config.parallel.pp > 1,
          "messages that start one by one: a step that begins anew would leave its rounds half done", "p2p = \"ring\"");
+  refuse("comm.overlap_tp", overlaps_microbatches(c),
+         "forwards and backwards that do not interleave: a step that begins early has forwards alone",
+         "overlap_tp \"microbatch\"");
   constexpr auto in_memory = "resident weights, moments and activations, to take an update back";
   auto const& m = config.memory;
   for (auto const& [other, place] : {std::pair("memory.offload_optimizer", m.offload_optimizer),

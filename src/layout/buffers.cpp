@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shapes and bytes of the rows of the table. The table writes a shape as a call, for example rows(s, s.hidden): the
 // functions with these names stand here, and shape_of is a switch made of all rows.
+#include <p3d/layout/axes.hpp>
 #include <p3d/layout/buffers.hpp>
 
 #include <algorithm>
@@ -16,7 +17,8 @@ BufferShape rows(BlockSizes const& s, std::int64_t columns) { return {s.rows, co
 BufferShape tokens(BlockSizes const& s, std::int64_t columns) { return {s.tokens, columns, s.most_tokens * columns}; }
 BufferShape exchanged_qkv(BlockSizes const& s) { return {s.tokens, s.qkv(), s.qkv_elements}; }
 BufferShape input_share(BlockSizes const& s) {
-  return {s.tokens * s.hidden / s.tp, 1, s.most_tokens * s.hidden / s.tp};
+  auto const largest = [&](std::int64_t tokens) { return even_share(tokens * s.hidden, s.tp, s.tp - 1).size(); };
+  return {largest(s.tokens), 1, largest(s.most_tokens)};
 }
 BufferShape pairs(BlockSizes const& s) { return {2, s.tokens, 2 * s.most_tokens}; }
 BufferShape loss_parts(BlockSizes const& s) {

@@ -26,11 +26,33 @@ void add(TakenBuffers& to, std::initializer_list<Buffer> buffers, int index = 0)
   for (auto b : buffers) to.push_back({b, index});
 }
 
-BufferSet of_group(Buffer first, Buffer last) {
-  BufferSet out;
-  for (auto b = static_cast<std::size_t>(first); b <= static_cast<std::size_t>(last); ++b) out.set(b);
-  return out;
+// The rows of groups, as the table has them: a new row belongs to its group at once.
+#define P3D_IN_SET(group, name, ...) set.set(static_cast<std::size_t>(Buffer::group##_##name));
+BufferSet scratch_of_layers() {
+  BufferSet set;
+  P3D_SCRATCH_BUFFERS(P3D_IN_SET)
+  P3D_EXPERT_SCRATCH(P3D_IN_SET)
+  P3D_ATTENTION_BUFFERS(P3D_IN_SET)
+  return set;
 }
+BufferSet mtp_buffers() {
+  BufferSet set;
+  P3D_MTP_BUFFERS(P3D_IN_SET)
+  return set;
+}
+BufferSet loss_buffers() {
+  BufferSet set;
+  P3D_LOSS_BUFFERS(P3D_IN_SET)
+  return set;
+}
+/// The buffers of the head of a divided vocabulary: all of its group but the two of the embedding.
+BufferSet head_buffers() {
+  BufferSet set;
+  P3D_VOCABULARY_BUFFERS(P3D_IN_SET)
+  return set.reset(static_cast<std::size_t>(Buffer::vocabulary_tokens))
+      .reset(static_cast<std::size_t>(Buffer::vocabulary_rows));
+}
+#undef P3D_IN_SET
 
 void add(BufferBytes& to, Buffer buffer, std::int64_t bytes) {
   auto& sum = to.of[static_cast<std::size_t>(buffer)];
@@ -87,7 +109,7 @@ SlotBuffers slot_buffers(config::Config const& c, StageMap const& stages, int st
   if (stages.has_head(stage)) add(taken, {Buffer::stage_targets, Buffer::stage_logits, Buffer::stage_lse});
   for (int k = 0; last && k < c.model.mtp.depth; ++k) {
     add(taken, saved_buffers(), layers + k);
-    add(taken, of_group(Buffer::mtp_embedded, Buffer::mtp_lse), k);
+    add(taken, mtp_buffers(), k);
   }
   out.saved_end = taken.size();
   if (!output_waits) add_output();
@@ -133,7 +155,7 @@ TakenBuffers remade_buffers(RecomputeScratch const& recompute, bool sequence) {
 TakenBuffers vocabulary_buffers() {
   TakenBuffers out;
   for (int slot = 0; slot < 4; ++slot) add(out, {Buffer::vocabulary_tokens, Buffer::vocabulary_rows}, slot);
-  for (int slot = 4; slot < 6; ++slot) add(out, of_group(Buffer::vocabulary_targets, Buffer::vocabulary_lse), slot);
+  for (int slot = 4; slot < 6; ++slot) add(out, head_buffers(), slot);
   return out;
 }
 
@@ -189,8 +211,8 @@ BufferBytes workspace_bytes(config::Config const& c, RecomputeScratch const& rec
   BufferBytes out;
   auto const sizes = block_sizes(c, {}, on_device);
   auto taken = remade_buffers(recompute, sizes.sequence);
-  add(taken, of_group(Buffer::scratch_branch, Buffer::attention_place_delta), 0);
-  if (with_loss) add(taken, of_group(Buffer::loss_dfinal, Buffer::loss_sums), 0);
+  add(taken, scratch_of_layers(), 0);
+  if (with_loss) add(taken, loss_buffers(), 0);
   for (auto const& each : taken) add(out, each.buffer, bytes_of(each.buffer, sizes, e));
   return out;
 }

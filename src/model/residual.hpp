@@ -113,11 +113,13 @@ public:
     return branches.before.data() != nullptr ? branches.before : d;
   }
   /// The bias gradient that begin_backward() sums from the branch's gradient `own`: `grad`, or none where dnorm comes
-  /// to lie in the memory of `own`; there it is summed at once.
-  View1<G> bias_to_sum(LayerCall<P> const& c, View2<S const> own, View1<G> grad) const {
+  /// to lie in the memory of `own`; there it is summed at once, and with it all that `sums` has: on devices the partial
+  /// sums of one object at a time have a place.
+  View1<G> bias_to_sum(LayerCall<P> const& c, View2<S const> own, View1<G> grad, Sums& sums) const {
     bool const stays = c.t.dnorm.data() != c.t.branch.data() || own.data() != own_rows(*tp_, c.t.branch).data();
     if (stays) return grad;
-    kernels::bias_backward<S, G>(tp_->exec, own, grad);
+    sums.add(own, grad);
+    sums.finish(tp_->exec);
     return {};
   }
   /// A sub-layer's input for backward, made again where it was discarded; with `gather` on its way into scratch.

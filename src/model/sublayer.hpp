@@ -191,7 +191,7 @@ private:
     auto gathering = parallel::start_gather_rows<S>(*tp_, own, c.t.branch, parallel::Gather::in_chunks);
     parallel::WholeRows<S> normed;
     if (tp_->sequence && weights && this->gathers_input()) normed = stream_.input(c, ends, true);
-    auto const bias = weights ? stream_.bias_to_sum(c, own, ends.bias.grad) : View1<G>();
+    auto const bias = weights ? stream_.bias_to_sum(c, own, ends.bias.grad, sums) : View1<G>();
     parallel::row_linear_backward_input<S>(*tp_, gathering, p.out.value, p.d_outer);
     auto const branch = gathering.view;
     prepare_backward(c);

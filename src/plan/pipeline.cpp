@@ -19,7 +19,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
+#include <utility>
 
 namespace p3d::plan {
 namespace {
@@ -127,19 +129,27 @@ std::vector<schedule::PassOptions> ways_to_complete(config::Config const& c, sch
 Division best_division(config::Config const& c, schedule::Program const& compute, schedule::Execution execution,
                        StageCosts const& costs) {
   auto const ways = ways_to_complete(c, compute, execution, costs);
-  auto best = run_passes(c, compute, ways.front());
-  if (ways.size() == 1) return best;
-  double least = simulated_time(best, execution, costs);
-  for (std::size_t i = 1; i < ways.size(); ++i) {
-    auto other = run_passes(c, compute, ways[i]);
-    // Closed pairs may wait for each other in a circle.
-    if (ways[i].close_pairs && !schedule::validate(other.program, execution).empty()) continue;
+  if (ways.size() == 1) return run_passes(c, compute, ways.front());
+  std::optional<Division> best;
+  double least = 0.0;
+  for (auto const& way : ways) {
+    auto other = run_passes(c, compute, way);
+    // Closed pairs may wait for each other in a circle, and so may messages that start together and the exchanges of a
+    // divided vocabulary.
+    bool const proves = way.close_pairs || execution.p2p != schedule::P2p::separate;
+    if (proves && !schedule::validate(other.program, execution).empty()) continue;
     double const time = simulated_time(other, execution, costs);
-    if (time >= least) continue;
+    if (best && time >= least) continue;
     least = time;
     best = std::move(other);
   }
-  return best;
+  if (!best)
+    base::refuse({.expected = "messages that go with the exchanges of a divided vocabulary in this schedule",
+                  .found = fmt::format("pipeline.p2p = \"{}\", where ranks would wait for each other in a circle",
+                                       to_string(c.pipeline.p2p)),
+                  .where = "pipeline.p2p; pipeline.vocab_parallel",
+                  .fix = "set pipeline.p2p to \"separate\", or pipeline.vocab_parallel to false"});
+  return *std::move(best);
 }
 
 using base::refuse;

@@ -214,8 +214,9 @@ PipelineCosts parse_costs(std::string_view text, int num_stages) {
       double const stage = number(0);
       if (stage >= num_stages || stage != std::floor(stage))
         refuse(fmt::format("a stage below {}", num_stages), words[0]);
-      costs.stages[static_cast<std::size_t>(stage)] = {number(1), number(2), number(3),
-                                                       words.size() == 5 ? number(4) : -1};
+      auto& cost = costs.stages[static_cast<std::size_t>(stage)];
+      if (cost.forward >= 0) refuse(fmt::format("one line for stage {}", stage), row);
+      cost = {number(1), number(2), number(3), words.size() == 5 ? number(4) : -1};
     } else {
       refuse(
           "stage,forward,input,weight[,backward], or send, receive, latency, bandwidth or message_bytes and a number",

@@ -200,11 +200,11 @@ Differences compare(io::CheckpointHeader const& file, config::Config const& conf
         .push_back(fmt::format("data.tokenizer: {} in the checkpoint, {} here", words(t), words(tokenizer)));
   }
   if (load == config::Load::weights) return out;
-  if (config.latest_delay() > 0 && !has_same_delays(file, config))
+  if (!has_same_delays(file, config))
     out.noted.push_back(
         fmt::format("updates by which gradients are late (pipeline.delays): {} in the input, others in "
                     "the checkpoint, of which the newest weights alone are taken",
-                    config::delays_text(config)));
+                    config.latest_delay() > 0 ? config::delays_text(config) : "none"));
   // The counts are divided, not multiplied: the file may hold any numbers, and a product might overflow.
   auto const batch = config.batch.global, length = config.model.seq_len;
   // Samples may be shorter than model.seq_len, but are never empty.

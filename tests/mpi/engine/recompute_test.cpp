@@ -147,6 +147,22 @@ TEST(Recompute, ChangesNoBit) {
   EXPECT_GE(ran, 6u);
 }
 
+// An input of 7 x 15 numbers has no equal parts.
+TEST(Recompute, SharesOfUnequalSizeChangeNoBit) {
+  auto world = comm::Communicator::world();
+  if (world.size() == 1) return;
+  Case const c{1, world.size(), 1, "1f1b"};
+  test::Keys const uneven{"model.hidden=15", "model.head_dim=4", "model.kv_heads=4", "model.seq_len=7",
+                          "batch.micro=1"};
+  for (bool const llama : {true, false}) {
+    SCOPED_TRACE(llama ? "llama" : "gpt2");
+    auto const with = [&](Setting const& setting) {
+      return train<device::Fp64>(make_config(llama, "fp64", c, setting, uneven), world).numbers;
+    };
+    EXPECT_TRUE(with({"recompute=full", "share_saved_inputs=true"}) == with({}));
+  }
+}
+
 // The ranks of a pipeline order the actions of a divided vocabulary by predicted times, which recomputation changes.
 // Two of these actions add to the gradient of a tied embedding.
 TEST(Recompute, ChangesNoBitOfATiedEmbeddingThatIsDivided) {

@@ -88,6 +88,31 @@ TEST(Pipeline, every_schedule_is_planned_with_its_stages) {
   EXPECT_EQ(plan::plan_pipeline(c).program->num_stages, 12);
 }
 
+// Messages that start together may close a circle with the exchanges of a divided vocabulary, in one order of these or
+// in both. A way that does is left out, and an input without any other is refused, before anything is simulated.
+TEST(Pipeline, a_divided_vocabulary_is_planned_or_refused_with_all_messages) {
+  int planned = 0, refusals = 0;
+  for (schedule::Generator const* g : schedule::generators())
+    for (auto const p2p : {config::P2p::separate, config::P2p::batched, config::P2p::ring})
+      for (int const pp : {2, 3})
+        for (int const microbatches : {6, 8, 16}) {
+          auto c = pipeline(std::string(g->name), pp, microbatches);
+          c.pipeline.vocab_parallel = true;
+          c.pipeline.p2p = p2p;
+          SCOPED_TRACE(std::string(g->name) + " on " + std::to_string(pp) + ", " + std::to_string(microbatches));
+          try {
+            auto const plan = plan::plan_pipeline(c, {}, plan::execution_of(c));
+            EXPECT_TRUE(plan.program->divides_vocabulary);  // it is proved: plan.program is a ValidProgram
+            ++planned;
+          } catch (base::Error const& e) {
+            EXPECT_EQ(e.code(), base::ExitCode::bad_input) << e.what();
+            ++refusals;
+          }
+        }
+  EXPECT_GT(planned, 100);
+  EXPECT_LT(refusals, 40);
+}
+
 TEST(Pipeline, refuses_what_the_schedule_cannot_do) {
   refused(pipeline("dualpipe_v", 4, 7), {"at least 8 microbatches", "batch.microbatches"});
   refused(pipeline("zb_v", 4, 8, 7), {"each of the 8 stages", "7 layers"});
@@ -311,6 +336,7 @@ TEST(PipelineCosts, csv_round_trip_and_errors) {
            {"0,1,nan,1\n", "\"nan\""},
            {"0,1,inf,1\n", "\"inf\""},
            {"0,1,1,1\n1,1,1,1\nbandwidth,0\n", "a bandwidth above 0"},
+           {"0,1,1,1\n1,1,1,1\n0,2,2,2\n", "one line for stage 0"},
            {"0,1\n", "stage,forward"}}) {
     try {
       plan::parse_costs(text, 2);
