@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
 namespace p3d::base {
 
@@ -40,7 +41,18 @@ std::string nearest(std::string_view word, std::vector<std::string> const& known
       best = candidate;
     }
   }
+  if (!best.empty() || word.size() < 4) return best;
+  // Words that are cut short are too far from the whole ones in edits: "optim" for "optimizer".
+  for (auto const& candidate : known) {
+    if (!candidate.starts_with(word)) continue;
+    if (!best.empty()) return "";  // the beginning of several
+    best = candidate;
+  }
   return best;
+}
+
+double without_sign_of_nan(double value) {
+  return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;
 }
 
 std::string human_count(double value) {

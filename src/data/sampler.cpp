@@ -9,6 +9,7 @@
 #include "data/sample_order.hpp"
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/text.hpp>
 #include <p3d/config/config.hpp>
 #include <p3d/config/weights.hpp>
 
@@ -168,6 +169,7 @@ Sampler::Sampler(TokenSource const& source, config::Config const& config)
     held_out_.push_back({first + part.split.held_out.begin, first + part.split.held_out.end});
     first += s.size();
   }
+  require_eval_targets(config);
 }
 
 Sampler::Part Sampler::make_part(TokenSource const& source, std::int64_t samples, std::size_t number,
@@ -190,8 +192,54 @@ Sampler::Part Sampler::make_part(TokenSource const& source, std::int64_t samples
   return part;
 }
 
+void Sampler::require_eval_targets(config::Config const& config) const {
+  if (!masks() || eval_windows_ == 0 || config.run.eval_batches == 0) return;
+  auto const of_sources = taken(config.run.eval_batches * global_batch_);
+  std::vector<int> inputs(static_cast<std::size_t>(seq_len_)), targets(inputs.size());
+  // Nearly always the first window has a target; when none has one, this reads no more than an evaluation does.
+  std::int64_t windows = 0;
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    auto const here = std::min(of_sources[i], parts_[i].eval_windows);
+    for (std::int64_t number = 0; number < here; ++number) {
+      read_held_out(parts_[i], number, inputs, targets, {});
+      if (std::ranges::any_of(targets, [](int t) { return t >= 0; })) return;
+    }
+    windows += here;
+  }
+  bool const by_token = eod_token_ >= 0, only_masked = mask_ && !pack_ && !variable_;
+  base::refuse({.expected = "a token to predict in what each validation reads of the validation part",
+                .found = fmt::format("none in {} (data.split = {:g}): {}",
+                                     base::counted(windows, variable_ ? "sample" : "window"), config.data.split,
+                                     by_token ? fmt::format("no target counts behind data.eod_token = {}", eod_token_)
+                                              : "every document is a single token"),
+                .where = config.data.source.empty() ? "data.path" : "data.source",
+                .fix = fmt::format("add text at the end of the data, raise data.split or run.eval_batches, {}or set "
+                                   "run.eval_batches = 0",
+                                   only_masked ? "set data.eod_mask_loss = false, " : "")});
+}
+
 Sampler::~Sampler() = default;
 Sampler::Sampler(Sampler&&) noexcept = default;
+
+std::vector<std::int64_t> Sampler::taken(std::int64_t sample) const {
+  return blended_ ? blended_->blend->taken(sample) : std::vector<std::int64_t>{sample};
+}
+
+Sampler::EvalReads Sampler::eval_reads(std::int64_t reads) const {
+  P3D_REQUIRE(reads >= 0 && (reads == 0 || eval_windows_ > 0), "there is a validation split");
+  auto const of_sources = taken(reads);
+  EvalReads out;
+  std::int64_t times = 0;  // how often the windows of the sources before are read
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    auto const here = std::min(of_sources[i], parts_[i].eval_windows);
+    if (here == 0) continue;
+    auto const often = of_sources[i] / here;
+    out.evenly = out.evenly && of_sources[i] % here == 0 && (times == 0 || often == times);
+    times = often;
+    out.windows += here;
+  }
+  return out;
+}
 
 Sampler::Part const& Sampler::part_of(std::int64_t sample, std::int64_t& number) const {
   auto const pick = blended_ ? blended_->blend->at(sample) : Pick{0, sample};
@@ -219,7 +267,7 @@ std::int64_t Sampler::tokens_before(std::int64_t sample) const {
   P3D_REQUIRE(sample >= 0, "the sample number is not negative");
   if (!variable_) return sample * seq_len_;
   std::int64_t tokens = 0;
-  auto const of_sources = blended_ ? blended_->blend->taken(sample) : std::vector<std::int64_t>{sample};
+  auto const of_sources = taken(sample);
   for (std::size_t i = 0; i < parts_.size(); ++i) tokens += parts_[i].pieces->inputs_before(of_sources[i]);
   return tokens;
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draw.hpp"
 
+#include <p3d/base/error.hpp>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -45,6 +47,14 @@ void narrow(std::vector<double>& p, double sum, SampleOptions const& o) {
 
 int draw(std::span<double const> logits, SampleOptions const& o, double u) {
   auto const likeliest = std::max_element(logits.begin(), logits.end());
+  if (!std::isfinite(*likeliest) || std::any_of(logits.begin(), logits.end(), [](double x) { return std::isnan(x); }))
+    throw base::Error(
+        {.expected = "finite logits, to draw a token from them",
+         .found = "NaN or infinity",
+         .where = "the model's output",
+         .fix = "use a checkpoint whose weights are finite, or run.precision = \"fp32\" where activations "
+                "overflow"},
+        base::ExitCode::not_finite);
   if (o.temperature <= 0.0) return static_cast<int>(likeliest - logits.begin());
   std::vector<double> p(logits.size());
   double sum = 0.0;

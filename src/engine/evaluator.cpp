@@ -2,6 +2,7 @@
 #include "evaluator.hpp"
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/text.hpp>
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/engine/run_plan.hpp>
 
@@ -29,6 +30,17 @@ std::vector<std::int64_t> Evaluator::count_targets(SampleSource const& samples) 
   return out;
 }
 
+namespace {
+/// The mean of losses over the targets that count. Without any there is no mean, and 0 would look like a perfect model.
+double mean_loss(double sum, std::int64_t targets, data::TokenSource const& source) {
+  if (targets > 0) return base::without_sign_of_nan(sum / static_cast<double>(targets));
+  base::refuse({.expected = "a token to predict in the windows that are evaluated",
+                .found = "none: no target counts behind the end of a document (data.eod_mask_loss, data.pack)",
+                .where = source.describe(),
+                .fix = "evaluate it on other text: p3d eval --file, or for a run data.path and data.split"});
+}
+}  // namespace
+
 double Evaluator::evaluate(std::int64_t batches, std::function<bool()> const& stop) {
   double sum = 0.0;
   std::int64_t counted = 0;
@@ -38,7 +50,7 @@ double Evaluator::evaluate(std::int64_t batches, std::function<bool()> const& st
     counted += count_targets(samples).front();
     sum += forward_(samples);
   }
-  return collectives::all_reduce(mesh_->world(), sum) / divisor(counted);
+  return mean_loss(collectives::all_reduce(mesh_->world(), sum), counted, loader_->source());
 }
 
 Score Evaluator::score(Windows const& windows, ScoreOptions const& options) {
@@ -65,7 +77,7 @@ Score Evaluator::score(Windows const& windows, ScoreOptions const& options) {
     if (options.progress) options.progress(std::min((batch + 1) * config_->batch.global, out.windows), out.windows);
   }
   counted = masks ? sum_over_replicas({counted}).front() : out.windows * windows.length;
-  out.loss = collectives::all_reduce(mesh_->world(), sum) / divisor(counted);
+  out.loss = mean_loss(collectives::all_reduce(mesh_->world(), sum), counted, *windows.source);
   return out;
 }
 
@@ -93,6 +105,7 @@ Score Evaluator::score(std::vector<layout::Range> const& parts, data::TokenSourc
   }
   if (first_windows.back() == 0) refuse_short(window, tokens, source);
   Windows windows;
+  windows.source = &source;
   windows.count = first_windows.back();
   windows.length = window;
   windows.read = [&](std::int64_t number, std::span<int> in, std::span<int> target, std::span<int> documents) {
@@ -106,6 +119,7 @@ Score Evaluator::score(std::vector<layout::Range> const& parts, data::TokenSourc
 Score Evaluator::score_validation(ScoreOptions const& options) {
   auto const& sampler = loader_->sampler();
   Windows windows;
+  windows.source = &loader_->source();
   windows.count = sampler.num_eval_windows();
   windows.length = config_->model.seq_len;
   P3D_REQUIRE(options.window == 0 || options.window == windows.length, "the samples are those of training");

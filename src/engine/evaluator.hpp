@@ -16,7 +16,8 @@
 
 namespace p3d::engine {
 
-/// The divisor of a sum of losses over so many targets, of which all may be masked.
+/// The divisor of the sum of losses of a training step over so many targets, of which all may be masked: the step goes
+/// on, with a loss of 0 and no gradient. An evaluation without targets is an error instead.
 inline double divisor(std::int64_t targets) { return static_cast<double>(targets > 0 ? targets : 1); }
 
 /// All of its functions are collective, and give the same on every rank.
@@ -40,7 +41,8 @@ public:
 private:
   /// Stretches of tokens whose loss is asked for, by number from 0.
   struct Windows {
-    std::int64_t count = 0, length = 0;  ///< `length`: of each, in tokens, unless it varies
+    data::TokenSource const* source = nullptr;  ///< the source that errors name
+    std::int64_t count = 0, length = 0;         ///< `length`: of each, in tokens, unless it varies
     std::function<void(std::int64_t number, std::span<int> in, std::span<int> target, std::span<int> documents)> read;
     std::function<std::int64_t(std::int64_t number)> length_of;  ///< with batch.variable
   };

@@ -6,6 +6,7 @@
 #include "step_end.hpp"
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/text.hpp>
 #include <p3d/base/timer.hpp>
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/comm/wait.hpp>
@@ -22,6 +23,7 @@
 #include <utility>
 
 #include "evaluator.hpp"
+#include "not_finite.hpp"
 
 namespace p3d::engine {
 
@@ -242,11 +244,12 @@ void StepEnd<P>::start_sum(double vote) {
 template <class P>
 bool StepEnd<P>::take_sum(StepResult& result) {
   wait(sum_request_);
-  result.loss = sum_[0] / divisor(sum_targets_.front());
+  result.loss = base::without_sign_of_nan(sum_[0] / divisor(sum_targets_.front()));
   auto const depth = sum_.size() - 4;
   for (std::size_t k = 0; k < depth; ++k)
     result.mtp_loss += sum_[4 + k] / divisor(sum_targets_[1 + k]) / static_cast<double>(depth);
-  result.grad_norm = std::sqrt(sum_[1]) / result.loss_scale;
+  result.mtp_loss = base::without_sign_of_nan(result.mtp_loss);
+  result.grad_norm = base::without_sign_of_nan(std::sqrt(sum_[1]) / result.loss_scale);
   result.stop = sum_[2] > 0.0;
   result.votes = sum_[3];
   bool const finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
@@ -476,15 +479,17 @@ void StepEnd<P>::refresh_weights(std::int64_t steps_done) {
 
 template <class P>
 void StepEnd<P>::overflowed(StepResult& result, bool waited) {
-  auto where = find_not_finite(waited);
+  auto const bad = find_not_finite(*rank_, *memory_, waited ? SearchedGradients::held : SearchedGradients::reduced);
+  auto where = bad.text;
   if (step_ > result.step && rank_->config.mixes_delays())
     where += fmt::format("; found at step {}, when updates had been made with it", step_);
   double const scale = loss_scaler_.scale();
-  if (loss_scaler_.update(true)) {
+  bool const helps = loss_scaler_.update(true);
+  if (helps && !bad.in_weights) {  // no scale mends weights
     result.overflow = where;
     return;
   }
-  bool const scaled = loss_scaler_.skips();
+  bool const scaled = loss_scaler_.skips() && !helps;
   throw base::Error(
       {.expected = "a finite loss and gradient norm",
        .found = fmt::format("loss {}, gradient norm {} at step {}{}; {}", result.loss, result.grad_norm, result.step,
@@ -496,45 +501,17 @@ void StepEnd<P>::overflowed(StepResult& result, bool waited) {
 }
 
 template <class P>
-std::string StepEnd<P>::find_not_finite(bool waited) {
-  // Key of a bad tensor: its place in the table, values before gradients. The smallest over all ranks is the first.
-  auto const& specs = rank_->plan.table.specs();
-  auto& world = rank_->mesh.world();
-  constexpr std::int64_t none = std::numeric_limits<std::int64_t>::max();
-  std::int64_t first = none;
-  std::int64_t elements = 0;
-  auto const scan = [&](std::int64_t only) {
-    for (auto& [number, owner] : memory_->units()) {
-      auto const& params = owner->params;
-      auto const count_bad = [&]<class T>(layout::OwnedRun const& run, device::View1<T> all, std::int64_t first_key) {
-        layout::for_parameters(
-            params.layout(), run.begin, run.count,
-            [&](layout::LocalParam const& item, std::int64_t begin, std::int64_t count) {
-              auto const key = first_key + static_cast<std::int64_t>(item.spec - specs.data());
-              if (only >= 0 && key != only) return;
-              auto const at = item.offset + begin - run.begin;
-              auto const part = Kokkos::subview(all, Kokkos::pair<std::int64_t, std::int64_t>(at, at + count));
-              auto const bad = kernels::count_not_finite<T>(rank_->exec, device::View1<T const>(part));
-              if (bad > 0) first = std::min(first, key);
-              elements += bad;
-            });
-      };
-      memory_->for_master(*owner, [&](layout::OwnedRun const& run, auto const& master) {
-        count_bad(run, device::View1<typename P::Master>(master), 0);
-      });
-      for (auto const& run : params.shard().owned)
-        count_bad(run, waited ? owner->held(run) : params.reduced(run), static_cast<std::int64_t>(specs.size()));
-    }
-  };
-  scan(-1);
-  world.all_reduce(&first, 1, comm::Type::int64, comm::Reduction::min).wait();
-  elements = 0;
-  if (first != none) scan(first);
-  world.all_reduce(&elements, 1, comm::Type::int64, comm::Reduction::max).wait();
-  if (first == none) return "no parameter or gradient holds a bad element: the loss or the norm itself overflowed";
-  auto const n = static_cast<std::int64_t>(specs.size());
-  return fmt::format("first bad tensor in model order: the {} of {} ({} bad elements on the rank that has most)",
-                     first < n ? "value" : "gradient", specs[static_cast<std::size_t>(first % n)].name, elements);
+void StepEnd<P>::require_finite_weights(std::int64_t steps_done) {
+  settle();
+  memory_->show_newest(true);
+  auto const bad = find_not_finite(*rank_, *memory_, SearchedGradients::none);
+  if (!bad.found) return;
+  throw base::Error({.expected = "finite weights",
+                     .found = bad.text,
+                     .where = fmt::format("behind step {} of {}", steps_done, rank_->config.run.steps),
+                     .fix = "go on from an older checkpoint, with a lower optimizer.lr, more optimizer.warmup_steps or "
+                            "optimizer.grad_clip = 1.0; this state is not written"},
+                    base::ExitCode::not_finite);
 }
 
 #define P3D_INSTANTIATE(P) template class StepEnd<P>;

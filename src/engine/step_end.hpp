@@ -78,6 +78,9 @@ public:
   /// Rounds the weights that layers read where the master weights are newer. Before the first action of anything.
   void refresh_weights(std::int64_t steps_done);
 
+  /// Throws base::Error (not_finite), on every rank, where a weight is not finite; see Trainer. Collective.
+  void require_finite_weights(std::int64_t steps_done);
+
   /// Steps that updated the weights.
   std::int64_t updates_of(std::int64_t steps_done) const { return steps_done - loss_scaler_.state().skipped; }
   bool skipped_update() const { return skipped_update_; }
@@ -131,8 +134,6 @@ private:
   /// Skips the update, or throws where that would not help.
   /// `waited`: its gradients have waited for their norm.
   void overflowed(StepResult& result, bool waited = false);
-  /// The first tensor in model order with an element that is not finite, in words. Collective.
-  std::string find_not_finite(bool waited);
   /// Waits for other ranks during the update.
   void wait(comm::Request& request);
 

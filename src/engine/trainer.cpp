@@ -70,6 +70,7 @@ struct Trainer<P>::State {
   double elapsed = 0.0;          ///< seconds inside step()
   std::int64_t steps_run = 0;    ///< calls of step()
   bool given_provider = false;   ///< weights come from somebody who knows no newest version
+  bool said_no_targets = false;  ///< a step in which nothing is predicted was warned of
 
   State(config::Config const& c, RunPlan run_plan, comm::Communicator const& parent, ProviderFactory<P> const& provider)
       : rank(c, std::move(run_plan), parent),
@@ -229,6 +230,12 @@ std::vector<StepResult> Trainer<P>::run_step(double vote, bool another_follows, 
   auto const samples = s.loader.training(s.steps_done);
   auto const targets =
       none_masked && !samples.predicts ? std::vector{result.tokens} : s.evaluator.count_targets(samples);
+  if (targets.front() == 0 && !std::exchange(s.said_no_targets, true)) {
+    base::warn_root(fmt::format(
+        "step {} has no token to predict: no target counts behind the end of a document. Its loss is written as 0, and "
+        "it learns nothing; other such steps are not named. p3d data stats shows what is in the files",
+        result.step));
+  }
   auto const& mtp = config.model.mtp;
   std::vector<double> mtp_scales;
   for (std::size_t k = 1; k < targets.size(); ++k)
@@ -329,6 +336,11 @@ std::int64_t Trainer<P>::versions_made() const {
 template <class P>
 void Trainer<P>::set_versions_made(std::int64_t updates) {
   state_->memory.set_versions_made(updates);
+}
+
+template <class P>
+void Trainer<P>::require_finite_weights() {
+  state_->end.require_finite_weights(state_->steps_done);
 }
 
 template <class P>

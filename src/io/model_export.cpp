@@ -11,6 +11,7 @@
 #include "together.hpp"
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/float16.hpp>
 #include <p3d/base/printable.hpp>
 #include <p3d/config/hugging_face.hpp>
 #include <p3d/io/text_file.hpp>
@@ -40,8 +41,8 @@ double rounds_to_infinity(TensorType type) {
   switch (type) {
     case TensorType::f64: break;
     case TensorType::f32: return 0x1.ffffffp127;
-    case TensorType::f16: return 65520.0;
-    case TensorType::bf16: return 0x1.ffp127;
+    case TensorType::f16: return base::float16_rounds_to_infinity;
+    case TensorType::bf16: return base::bfloat16_rounds_to_infinity;
   }
   return std::numeric_limits<double>::infinity();
 }

@@ -111,20 +111,21 @@ void add_sum_squares(ExecSpace const& exec, View1<S const> x, std::vector<Segmen
 }
 
 template <class S>
-std::int64_t count_not_finite(ExecSpace const& exec, View1<S const> x) {
-  // x - x is 0 for finite x and NaN otherwise. The count is exact in double up to 2^53.
+std::int64_t count_not_finite(ExecSpace const& exec, View1<S const> x, double limit) {
+  // No comparison holds for a NaN. The count is exact in double up to 2^53.
   S const* const data = x.data();
+  auto const most = static_cast<Acc<S>>(limit);
   double const count = block_sum(
       "p3d::kernels::count_not_finite", exec, x.extent(0), KOKKOS_LAMBDA(std::int64_t i) {
         Acc<S> const v = data[i];
-        return v - v == Acc<S>(0) ? 0.0 : 1.0;
+        return v < most && v > -most ? 0.0 : 1.0;
       });
   return static_cast<std::int64_t>(count);
 }
 
 #define P3D_INSTANTIATE(S)                                                                                        \
   template void add_sum_squares<S>(ExecSpace const&, View1<S const>, std::vector<Segment> const&, View1<double>); \
-  template std::int64_t count_not_finite<S>(ExecSpace const&, View1<S const>);
+  template std::int64_t count_not_finite<S>(ExecSpace const&, View1<S const>, double);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
 P3D_INSTANTIATE(bfloat16)

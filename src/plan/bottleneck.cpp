@@ -26,7 +26,7 @@ Words words_of_messages(config::Axis axis) {
   return {name, fmt::format("a smaller parallel.{0}, or {0} first in parallel.order", config::name(axis))};
 }
 
-Words words_of(BottleneckFinding const& finding) {
+Words words_of(BottleneckFinding const& finding, bool recomputes) {
   switch (finding.what) {
     case Bottleneck::compute: break;
     case Bottleneck::pipeline_plan:
@@ -42,7 +42,7 @@ Words words_of(BottleneckFinding const& finding) {
     case Bottleneck::optimizer:
       return {"the optimizer", "an update divided over replicas (memory.shard = \"optimizer\")"};
   }
-  return {"compute", "more ranks, or memory.recompute = \"none\" where memory allows it"};
+  return {"compute", recomputes ? "more ranks, or memory.recompute = \"none\" where memory allows it" : "more ranks"};
 }
 
 }  // namespace
@@ -70,8 +70,8 @@ BottleneckFinding find_bottleneck(TimeShares const& s) {
   return {Bottleneck::compute, std::max(0.0, 1.0 - by_plan - messages - s.data - s.disk - s.optimizer)};
 }
 
-std::string describe(BottleneckFinding const& f) {
-  auto const words = words_of(f);
+std::string describe(BottleneckFinding const& f, bool recomputes) {
+  auto const words = words_of(f, recomputes);
   return fmt::format("{}, {:.1f} % of the time; what would help: {}", words.name, 100.0 * f.share, words.help);
 }
 

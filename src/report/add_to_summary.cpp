@@ -42,8 +42,11 @@ void add_plan(plan::RunSummary& s, config::Config const& c, engine::RunPlan cons
   s.microbatches = c.batch.microbatches;
   s.parameters = plan.table.num_parameters();
   s.tokens_per_step = c.batch.global * c.model.seq_len;
-  s.model_flops_per_step = plan::model_flops_per_step(c);
-  s.recomputed_flops_per_step = plan::recompute_flops_per_step(c, plan);
+  // The counts are for samples of model.seq_len tokens: with shorter ones they would not belong to tokens_per_step.
+  if (!c.batch.variable) {
+    s.model_flops_per_step = plan::model_flops_per_step(c);
+    s.recomputed_flops_per_step = plan::recompute_flops_per_step(c, plan);
+  }
   s.memory_of_ranks = plan.memory;
 }
 

@@ -77,7 +77,9 @@ plan::TimeShares time_shares(engine::AnyTrainer& trainer, engine::PhaseTimes con
 std::string bottleneck(engine::AnyTrainer& trainer, engine::PhaseTimes const& mine, engine::PhaseSpread const& phases,
                        double disk_s) {
   auto const shares = time_shares(trainer, mine, phases, disk_s);
-  return phases.mean.total() > 0.0 ? plan::describe(plan::find_bottleneck(shares)) : "";
+  if (phases.mean.total() <= 0.0) return "";
+  bool const recomputes = plan::recompute_flops_per_step(trainer.config(), trainer.plan()) > 0.0;
+  return plan::describe(plan::find_bottleneck(shares), recomputes);
 }
 
 }  // namespace p3d::report

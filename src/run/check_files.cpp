@@ -9,6 +9,8 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+
 namespace p3d::run {
 
 std::string describe_data(data::TokenSource const& source, data::Sampler const& sampler, config::Config const& c) {
@@ -25,6 +27,29 @@ std::string note_about_data(config::Config const& c) {
   return text::note_about_binaries(paths);
 }
 
+std::string note_about_tokenizer(config::Config const& c, text::Tokenizer const& tokenizer) {
+  bool const known = c.data.format == config::DataFormat::text || c.data.tokenizer != "bytes";
+  if (c.model.load.empty() || !known) return "";
+  for (char const* name : {"tokenizer.json", "tokenizer.model"}) {
+    auto const path = (std::filesystem::path(c.model.load) / name).string();
+    std::error_code unknown;
+    if (!std::filesystem::is_regular_file(path, unknown)) continue;
+    try {
+      if (text::parse_tokenizer(path, text::read_tokenizer_file(path), "")->hash() == tokenizer.hash()) return "";
+    } catch (base::Error const&) {
+      continue;  // p3d cannot read it, so nobody can use it here
+    }
+    auto const fix = c.data.format == config::DataFormat::text
+                         ? fmt::format("p3d data tokenize --tokenizer {} makes them from text", path)
+                         : fmt::format("data.tokenizer=\"{}\" takes it, for tokens that it made", path);
+    return fmt::format(
+        "the model of model.load has a tokenizer of its own, {}, and data.tokenizer = \"{}\" gives other tokens than "
+        "those that its weights are about; {}",
+        path, c.data.tokenizer, fix);
+  }
+  return "";
+}
+
 FileCheck check_files(config::Config const& c) {
   FileCheck out;
   auto const step = [&](auto const& what) {
@@ -39,6 +64,8 @@ FileCheck check_files(config::Config const& c) {
     auto const tokenizer = open_tokenizer(c, false);
     if (c.data.tokenizer != "bytes") out.notes.push_back("Tokenizer: " + tokenizer.tokenizer->describe());
     if (auto const note = text::require_tokenizer(c, *tokenizer.tokenizer); !note.empty()) out.notes.push_back(note);
+    if (auto const note = note_about_tokenizer(c, *tokenizer.tokenizer); !note.empty())
+      out.notes.push_back("Warning: " + note);
   });
   step([&] {
     if (auto const note = note_about_data(c); !note.empty()) out.notes.push_back(note);

@@ -146,6 +146,7 @@ void Checkpointing::start_writing() {
   auto const& c = trainer_->config();
   auto const step = trainer_->steps_done();
   if (step == saved_step_ || failed_) return;
+  trainer_->require_finite_weights();
   since_last_.reset();
   auto header =
       checkpoint_header(c, step, trainer_->source().hash(), start_.origin, trainer_->loss_scale(), tokenizer_);

@@ -77,12 +77,16 @@ std::string machine(comm::Communicator const& world) {
 
 /// The windows that a validation loss is the mean of: "16 of 1024 windows". A pass over a small split begins again at
 /// its start; where it does not end with the split, some windows count more often than others: "96 reads of 17
-/// windows". (p3d eval reads each window once.)
+/// windows". Each source of a blend begins again on its own: "16 reads of 9 of 36 windows". (p3d eval reads each window
+/// once.)
 std::string validation_windows(config::Config const& c, data::Sampler const& sampler) {
-  auto const all = sampler.num_eval_windows(), read = c.run.eval_batches * c.batch.global;
+  auto const all = sampler.num_eval_windows(), reads = c.run.eval_batches * c.batch.global;
+  auto const read = sampler.eval_reads(reads);
   auto const windows = base::counted(all, c.batch.variable ? "sample" : "window");
-  if (read > all && read % all != 0) return fmt::format("{} reads of {}", read, windows);
-  return fmt::format("{} of {}", std::min(read, all), windows);
+  if (read.windows == all && !read.evenly) return fmt::format("{} reads of {}", reads, windows);
+  // The whole split, read evenly, needs no number of reads; of a part it shows what a blend left out.
+  bool const repeats = read.windows < all && reads > read.windows;
+  return fmt::format("{}{} of {}", repeats ? fmt::format("{} reads of ", reads) : "", read.windows, windows);
 }
 
 /// The line that says where every key is written with its value, as seen from the folder in which the run was started.
@@ -171,6 +175,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   comm::agree_on_root(world, [&] {
     if (auto const note = text::require_tokenizer(c, *tokenizer.tokenizer); !note.empty()) base::log_root(note);
     if (auto const note = note_about_data(c); !note.empty()) base::warn_root(note);
+    if (auto const note = note_about_tokenizer(c, *tokenizer.tokenizer); !note.empty()) base::warn_root(note);
   });
   report::add_plan(summary, c, plan);
   // The choice of GEMMs runs before the trainer takes its memory.
@@ -311,6 +316,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     }
     if (checkpoints.failed()) return base::ExitCode::checkpoint_failed;
   }
+  if (!c.checkpoint.on() && done > first_step) trainer.require_finite_weights();
   if (!checkpoints.save_and_wait()) return base::ExitCode::checkpoint_failed;
   bool const saved = checkpoints.up_to_date();
   double const memory_now = memory_of_all(world);
@@ -370,6 +376,15 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
                                c.run.steps, static_cast<int>(code), how_to_go_on(c, saved)));
   }
   if (code == base::ExitCode::checkpoint_failed) base::error_once(checkpoints.not_saved());
+  if (code == base::ExitCode::ok && eval_loss && !std::isfinite(*eval_loss)) {
+    base::error_once("the last validation loss is not finite, though all weights are: activations overflow\n" +
+                     base::format({.expected = "a finite validation loss",
+                                   .found = fmt::format("{} after step {}", *eval_loss, done),
+                                   .where = c.run.output_dir + "/metrics.csv",
+                                   .fix = "go on from an older checkpoint with a lower optimizer.lr, or evaluate with "
+                                          "another run.precision"}));
+    return base::ExitCode::not_finite;
+  }
   return code;
 }
 

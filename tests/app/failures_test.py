@@ -11,6 +11,9 @@ MESH = ("parallel.dp=1", "parallel.tp=2", "parallel.pp=2")
 
 
 class Failures(AppTest):
+    def checkpoints(self):
+        return {file.name: file.read_bytes() for file in (self.results / "checkpoints").glob("*.h5")}
+
     def check_killed(self, rank):
         run = self.start_training(4, *MESH)
         os.kill(run.ranks[rank], signal.SIGKILL)
@@ -49,6 +52,35 @@ class Failures(AppTest):
                          r"the (value|gradient) of (embed|layer|block|final)")
         rows = self.metrics()
         self.assertIn(f"where:    step {len(rows) + 1} of 6", run.err)
+
+    def test_weights_that_are_not_finite_replace_no_checkpoint(self):
+        # fp16 holds no number of 65520 and more, so one update with this rate leaves nothing that can be read. No step
+        # comes behind it whose loss would tell.
+        good = ("run.precision=fp16", "checkpoint.every=1", "checkpoint.keep=1", "run.steps=1")
+        run = self.run_to_end(1, *good)
+        self.assertEqual(run.code, 0, run.err)
+        files = self.checkpoints()
+        for number, layout in ((1, ()), (4, MESH)):
+            run = self.run_to_end(number, *layout, *good, "run.steps=2", "optimizer.lr=1e6", "optimizer.warmup_steps=0")
+            self.assertEqual(run.code, 4, run.err)
+            self.assert_once("p3d stops:", run.err)
+            self.assertRegex(run.err, "finite weights\n.*first bad tensor in model order: the value of "
+                                      "(embed|layer|block|final)")
+            self.assertEqual(self.checkpoints(), files)
+        run = self.run_to_end(1, *good, "run.steps=2")  # the good file is of use
+        self.assertEqual(run.code, 0, run.err)
+
+    def test_weights_that_are_not_finite_end_a_run_without_checkpoints(self):
+        run = self.run_to_end(1, "run.precision=fp16", "checkpoint.every=0", "run.steps=1", "run.eval_batches=0",
+                              "optimizer.lr=1e6", "optimizer.warmup_steps=0")
+        self.assertEqual(run.code, 4, run.err)
+        self.assertIn("expected: finite weights", run.err)
+
+    def test_no_loss_scale_mends_weights(self):
+        run = self.run_to_end(1, "run.precision=fp16", "checkpoint.every=0", "run.steps=4", "run.eval_batches=0",
+                              "optimizer.lr=1e6", "optimizer.warmup_steps=0")
+        self.assertEqual(run.code, 4, run.err)
+        self.assertRegex(run.err, r"at step 2; first bad tensor in model order: the value of")
 
 
 if __name__ == "__main__":

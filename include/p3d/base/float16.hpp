@@ -24,6 +24,10 @@ P3D_ALWAYS_INLINE float float_of_bits(std::uint32_t bits) {
   return x;
 }
 
+/// The smallest sizes of numbers that rounding makes infinite: halfway between the largest number of the type and the
+/// next one that it cannot hold.
+inline constexpr double bfloat16_rounds_to_infinity = 0x1.ffp127, float16_rounds_to_infinity = 65520.0;
+
 /// The bits of the bfloat16 nearest to x.
 P3D_ALWAYS_INLINE std::uint16_t bfloat16_bits(float x) {
   std::uint32_t const bits = bits_of_float(x);

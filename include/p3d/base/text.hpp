@@ -9,9 +9,13 @@
 
 namespace p3d::base {
 
-/// The entry of `known` with the smallest edit distance to `word` (Damerau-Levenshtein, restricted), or "" when none is
-/// within max(2, a third of the word's length).
+/// The entry of `known` with the smallest edit distance to `word` (Damerau-Levenshtein, restricted), within max(2, a
+/// third of the word's length). Where none is that near: the one entry that begins with `word`, of four letters or
+/// more; or "".
 std::string nearest(std::string_view word, std::vector<std::string> const& known);
+
+/// The value; of NaN the one without a sign, which messages and files would show as "-nan".
+double without_sign_of_nan(double value);
 
 /// A count with a decimal unit: 124439808 -> "124.4M"; 950 -> "950".
 std::string human_count(double value);

@@ -53,7 +53,8 @@ void move_targets(std::span<int const> targets, std::int64_t k, std::span<int> a
 class Sampler {
 public:
   /// `source` must outlive the sampler. Throws base::Error when the training part (or, if run.eval_batches and
-  /// data.split ask for evaluation, the validation part) of a source has fewer than seq_len + 1 tokens.
+  /// data.split ask for evaluation, the validation part) of a source has fewer than seq_len + 1 tokens, or when
+  /// nothing is to be predicted in all that an evaluation reads.
   Sampler(TokenSource const& source, config::Config const& config);
   ~Sampler();
   Sampler(Sampler&&) noexcept;
@@ -73,6 +74,12 @@ public:
   std::int64_t num_train_windows() const { return train_windows_; }
   /// The number of windows of the validation parts of all sources; 0 without validation.
   std::int64_t num_eval_windows() const { return eval_windows_; }
+  /// The validation windows that the first `reads` places of evaluation batches read.
+  struct EvalReads {
+    std::int64_t windows = 0;  ///< different ones
+    bool evenly = true;        ///< each of these is read as often as the others
+  };
+  EvalReads eval_reads(std::int64_t reads) const;
   /// The epoch of a sample, when there is one source.
   std::int64_t epoch(std::int64_t sample) const { return sample / train_windows_; }
   /// The validation tokens of each source, numbered as in the source as a whole.
@@ -127,6 +134,10 @@ private:
   struct Blended;
   Part make_part(TokenSource const& source, std::int64_t samples, std::size_t number,
                  config::Config const& config) const;
+  /// Throws base::Error when none of the targets that a validation of the run reads counts.
+  void require_eval_targets(config::Config const& config) const;
+  /// The number of samples before this one that come from each source.
+  std::vector<std::int64_t> taken(std::int64_t sample) const;
   /// The source of a global sample; sets `number` to its number there.
   Part const& part_of(std::int64_t sample, std::int64_t& number) const;
   /// The source of a validation sample; turns `number` into its number there.

@@ -124,6 +124,10 @@ public:
   /// asked for and set behind their arrays.
   virtual std::int64_t versions_made() const = 0;
   virtual void set_versions_made(std::int64_t updates) = 0;
+  /// Throws base::Error (not_finite), on every rank, where a weight is not finite or becomes infinite in the type that
+  /// layers read; it names the first such tensor in model order. Such weights are good for nothing, so no checkpoint of
+  /// them may take the place of a good one. A pass over the weights; collective.
+  virtual void require_finite_weights() = 0;
   /// Forgets what comm.compress remembers, as at the start: before a checkpoint is read, which may have none of it.
   virtual void forget_compression() = 0;
 
@@ -190,7 +194,8 @@ public:
   void stop_when(std::function<bool()> asked);
   /// Whether the last evaluate() (which gave NaN) or sample() ended early; the same on all ranks.
   bool stopped_early() const;
-  /// Mean cross entropy over `batches` global batches of the validation split, without dropout.
+  /// Mean cross entropy over `batches` global batches of the validation split, without dropout. It and those below
+  /// throw base::Error (bad_input), on every rank, when no target counts.
   double evaluate(std::int64_t batches);
   /// Mean cross entropy over the windows (and a target) that fit into these parts of the source, each once: the same
   /// under every layout. `source`: null: that of the configuration.
@@ -229,6 +234,7 @@ public:
   std::vector<io::CheckpointPart> checkpoint_parts(config::StateArrays arrays) override;
   std::int64_t versions_made() const override;
   void set_versions_made(std::int64_t updates) override;
+  void require_finite_weights() override;
   void forget_compression() override;
   void record_into(Recorder* recorder) override;
   std::vector<std::vector<int>> sample(std::vector<std::vector<int>> const& prompts,

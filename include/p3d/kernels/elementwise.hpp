@@ -5,6 +5,7 @@
 
 #include <p3d/kernels/common.hpp>
 
+#include <limits>
 #include <vector>
 
 namespace p3d::kernels {
@@ -113,8 +114,10 @@ void take_workspaces();
 /// Returns the numbers that kernels have added to `sums` and clears `sums`. Waits for all work that `exec` was given
 /// before.
 std::vector<double> take_sums(ExecSpace const& exec, View1<double> sums);
-/// The number of elements that are NaN or infinite. Waits for it.
+/// The number of elements that are NaN, or as large as `limit` or larger in size: where it is infinity, of those that
+/// are not finite. Waits for it.
 template <class S>
-std::int64_t count_not_finite(ExecSpace const& exec, View1<S const> x);
+std::int64_t count_not_finite(ExecSpace const& exec, View1<S const> x,
+                              double limit = std::numeric_limits<double>::infinity());
 
 }  // namespace p3d::kernels

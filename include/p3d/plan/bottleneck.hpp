@@ -45,7 +45,8 @@ struct BottleneckFinding {
 /// compared. Example: dp 0.30 with a rank that computes 0.25 longer is a slow rank, 0.25; dp itself is 0.05.
 BottleneckFinding find_bottleneck(TimeShares const& shares);
 
-/// One line: "Bottleneck: pipeline wait by plan, 31.2 % of the time; more microbatches (batch.microbatches) ...".
-std::string describe(BottleneckFinding const& finding);
+/// One line: "pipeline wait by plan, 31.2 % of the time; what would help: more microbatches (batch.microbatches) ...".
+/// `recomputes`: whether backward passes compute activations again, so that less of that would help compute.
+std::string describe(BottleneckFinding const& finding, bool recomputes);
 
 }  // namespace p3d::plan

@@ -27,6 +27,10 @@ FileCheck check_files(config::Config const& config);
 /// are none.
 std::string note_about_data(config::Config const& config);
 
+/// A warning where the model of model.load has a tokenizer beside it that gives other tokens than the run's: its
+/// weights are about those, and a run would train on, from noise. "" where they agree, or one of them is not known.
+std::string note_about_tokenizer(config::Config const& config, text::Tokenizer const& tokenizer);
+
 /// One line about the data, for the log: "Data: licence.bin, 5000 tokens (uint16), 3 documents; 70 training windows of
 /// 64 tokens, 7 for validation".
 std::string describe_data(data::TokenSource const& source, data::Sampler const& sampler, config::Config const& config);

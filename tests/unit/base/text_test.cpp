@@ -2,7 +2,11 @@
 #include <p3d/base/hash.hpp>
 #include <p3d/base/text.hpp>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
 
 using namespace p3d::base;
 
@@ -20,6 +24,12 @@ TEST(Nearest, SaysNothingWhenNothingIsNear) {
   EXPECT_EQ(nearest("optimizer", known), "");
   EXPECT_EQ(nearest("abc", known), "");
   EXPECT_EQ(nearest("hidden", {}), "");
+}
+
+TEST(Nearest, FindsTheWordThatBeginsSo) {
+  EXPECT_EQ(nearest("optim", {"model", "optimizer"}), "optimizer");
+  EXPECT_EQ(nearest("opti", {"optimizer", "optional_name"}), "");  // which one?
+  EXPECT_EQ(nearest("opt", {"optimizer"}), "");                    // too short
 }
 
 TEST(Nearest, AllowsTwoEditsOrAThirdOfTheWord) {
@@ -84,6 +94,13 @@ TEST(Join, PutsTheSeparatorBetween) {
   EXPECT_EQ(join_last({"a", "b", "c"}, ", ", " or "), "a, b or c");
   EXPECT_EQ(join_last({"a"}, ", ", " or "), "a");
   EXPECT_EQ(join_last({}, ", ", " or "), "");
+}
+
+TEST(Text, NanHasNoSign) {
+  double const nan = std::numeric_limits<double>::quiet_NaN();
+  for (double const x : {nan, -nan}) EXPECT_EQ(fmt::format("{:.4f}", without_sign_of_nan(x)), "nan");
+  EXPECT_EQ(without_sign_of_nan(-1.5), -1.5);
+  EXPECT_TRUE(std::signbit(without_sign_of_nan(-0.0)));
 }
 
 TEST(Text, RangesOfNumbers) {

@@ -246,6 +246,40 @@ TEST(Sampler, SourcesHaveTheirOwnWindows) {
   EXPECT_NE(make_token_source(heavier)->hash(), source->hash());
 }
 
+// What eval_reads() says, against the windows that eval() reads.
+TEST(Sampler, CountsTheWindowsThatAValidationReads) {
+  test::TempDir const dir;
+  auto const a = test::write_pair(dir, "a", {90, 10}), b = test::write_pair(dir, "b", {900, 100}, 1000);
+  for (auto const& [shuffle, weight] : {std::pair{Shuffle::windows, 1.0},
+                                        {Shuffle::windows, 1000.0},
+                                        {Shuffle::windows, 0.25},
+                                        {Shuffle::megatron, 3.5},
+                                        {Shuffle::windows, 0.0}}) {
+    auto c = settings(weight > 0.0 ? std::vector{a, b} : std::vector{b}, 8, shuffle);
+    if (weight > 0.0) c.data.source[0].weight = weight;
+    c.data.split = 0.1;
+    auto const source = make_token_source(c);
+    Sampler const sampler(*source, c);
+    ASSERT_EQ(sampler.num_eval_windows(), weight > 0.0 ? 13 : 12);
+    std::map<int, int> times;
+    std::vector<int> in(8), out(8);
+    for (std::int64_t reads = 0; reads < 60; ++reads) {
+      auto const said = sampler.eval_reads(reads);
+      EXPECT_EQ(said.windows, std::ssize(times));
+      auto const first = times.empty() ? 0 : times.begin()->second;
+      EXPECT_EQ(said.evenly, std::ranges::all_of(times, [first](auto const& t) { return t.second == first; })) << reads;
+      sampler.eval(reads, 0, in, out);
+      ++times[in[0]];
+    }
+  }
+  auto c = settings({a, b}, 8, Shuffle::windows);
+  c.data.split = 0.1;
+  auto const source = make_token_source(c);
+  EXPECT_EQ(Sampler(*source, c).eval_reads(16).windows, 9) << "8 reads of the one window, and 8 of the other source";
+  c.data.source[0].weight = 1000.0;
+  EXPECT_EQ(Sampler(*source, c).eval_reads(16).windows, 1);
+}
+
 TEST(Sampler, EndsOfDocuments) {
   test::TempDir const dir;
   auto const prefix = test::write_pair(dir, "x", {9});

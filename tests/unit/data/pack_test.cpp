@@ -7,9 +7,12 @@
 #include "document_list.hpp"
 #include "index_writer.hpp"
 
+#include <support/errors.hpp>
+
 #include <gtest/gtest.h>
 
 #include <map>
+#include <utility>
 
 namespace {
 using namespace p3d;
@@ -118,6 +121,29 @@ TEST(Pack, EvaluationToo) {
       numbers.read(31 + 5 * i, n.targets);
       expect_packed(numbers, n, s);
     }
+  }
+}
+
+// A validation in which nothing is predicted would have a loss of 0: it is refused, unless some window that it reads
+// has a target.
+TEST(Pack, AValidationPredictsSomething) {
+  std::vector<std::int64_t> sizes{30};
+  sizes.insert(sizes.end(), 5, 1);  // the first validation window is 5 documents of a token
+  sizes.push_back(6);
+  for (auto const& [masks, token] : {std::pair{false, -1}, {false, eod}, {true, eod}}) {
+    DocumentList const list(sizes, token);
+    auto c = test::document_settings(5, Shuffle::windows, 3);
+    c.data.split = 0.9;  // all documents but the first
+    c.data.pack = !masks;
+    c.data.eod_mask_loss = masks;
+    c.data.eod_token = token;
+    EXPECT_EQ(Sampler(list, c).num_eval_windows(), 2) << "nobody evaluates";
+    c.run.eval_batches = 1;
+    test::expect_error([&] { Sampler(list, c); },
+                       token < 0 ? "none in 1 window (data.split = 0.9): every document is a single token"
+                                 : "none in 1 window (data.split = 0.9): no target counts behind data.eod_token");
+    c.run.eval_batches = 2;
+    EXPECT_EQ(Sampler(list, c).num_eval_windows(), 2) << "the second window has targets";
   }
 }
 

@@ -3,6 +3,8 @@
 
 #include "engine/draw.hpp"
 
+#include <p3d/base/error.hpp>
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -22,6 +24,24 @@ std::set<int> left(std::int64_t top_k, double top_p) {
   std::set<int> out;
   for (int i = 1; i <= 1000; ++i) out.insert(p3d::engine::draw(logits, o, i / 1000.0));
   return out;
+}
+
+TEST(Draw, RefusesWhatIsNotFinite) {
+  for (double bad : {std::nan(""), HUGE_VAL})
+    for (std::size_t place : {0, 3})
+      for (double temperature : {0.0, 1.0}) {
+        std::vector<double> logits(5, 1.0);
+        logits[place] = bad;
+        SampleOptions o;
+        o.temperature = temperature;
+        try {
+          p3d::engine::draw(logits, o, 0.5);
+          FAIL() << "drew from " << bad;
+        } catch (p3d::base::Error const& e) {
+          EXPECT_EQ(e.code(), p3d::base::ExitCode::not_finite);
+        }
+      }
+  EXPECT_EQ(p3d::engine::draw(std::vector{-HUGE_VAL, 1.0}, {}, 0.5), 1);  // a token that never comes
 }
 
 TEST(Draw, TopKOrTopPAlone) {

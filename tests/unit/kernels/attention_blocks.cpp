@@ -104,8 +104,8 @@ TEST(AttentionBlocksOfDevices, HoldWhatTheyNeedInTheMemoryThatIsPromised) {
           kernels::attention_block_bytes = most;
           TokenSet const all = TokenSet::range(0, 3000), zigzag{{{300, 450}, {2250, 700}}, 1},
                          striped{{{2, 1000}, {}}, 3};
-          auto const of = [&](TokenSet const& q, TokenSet const& k) {
-            return shape_of(q, k, heads, kv_heads, dim, values, window);
+          auto const of = [&, h = heads, kv = kv_heads, d = dim, v = values](TokenSet const& q, TokenSet const& k) {
+            return shape_of(q, k, h, kv, d, v, window);
           };
           // As the plan has it: without windows, for the longest.
           auto largest = of(all, all);

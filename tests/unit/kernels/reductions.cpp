@@ -68,6 +68,7 @@ TEST(CountNotFinite, CountsNanAndBothInfinities) {
   EXPECT_EQ(kernels::count_not_finite<double>(ExecSpace(), vector_of<double>(x)), 3);
   EXPECT_EQ(kernels::count_not_finite<float>(ExecSpace(), vector_of<float>(x)), 3);
   EXPECT_EQ(kernels::count_not_finite<float>(ExecSpace(), View1<float const>()), 0);
+  EXPECT_EQ(kernels::count_not_finite<float>(ExecSpace(), vector_of<float>({1.0, -2.0, 3.0, std::nan("")}), 2.0), 3);
 }
 
 template <class S>

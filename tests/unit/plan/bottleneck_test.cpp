@@ -50,7 +50,7 @@ TEST(Bottleneck, TwelveMadeUpRuns) {
   };
   for (auto const& c : cases) {
     auto const found = plan::find_bottleneck(c.shares);
-    auto const text = plan::describe(found);
+    auto const text = plan::describe(found, true);
     EXPECT_EQ(found.what, c.what) << text;
     EXPECT_NEAR(found.share, c.share, 1e-12) << text;
     EXPECT_NE(text.find(c.key), std::string::npos) << text;
@@ -61,6 +61,10 @@ TEST(Bottleneck, ElseItIsCompute) {
   auto const found = plan::find_bottleneck(with({.data = 0.01, .optimizer = 0.04}, Axis::tp, 0.04));
   EXPECT_EQ(found.what, Bottleneck::compute);
   EXPECT_NEAR(found.share, 0.91, 1e-12);
+  EXPECT_EQ(plan::describe(found, false), "compute, 91.0 % of the time; what would help: more ranks");
+  EXPECT_EQ(plan::describe(found, true),
+            "compute, 91.0 % of the time; what would help: more ranks, or memory.recompute = \"none\" where memory "
+            "allows it");
   EXPECT_EQ(plan::find_bottleneck({.slow_rank = 0.5}).what, Bottleneck::compute) << "nobody waits for that rank";
   EXPECT_EQ(plan::find_bottleneck(with({}, Axis::tp, 0.05)).what, Bottleneck::messages) << "the limit itself counts";
 }

@@ -3,6 +3,7 @@
 // change, and the search against trying every layout.
 #include <p3d/config/cluster.hpp>
 #include <p3d/config/parse.hpp>
+#include <p3d/plan/layout_choice.hpp>
 #include <p3d/plan/search.hpp>
 #include <p3d/plan/step_time.hpp>
 
@@ -50,6 +51,15 @@ std::vector<std::string> gpt(int layers, int hidden, int heads, int seq) {
 std::vector<std::string> with(std::vector<std::string> a, std::vector<std::string> const& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
+}
+
+/// A measured step is compared with the prediction only where both are of the same tokens.
+TEST(StepTime, GradesStepsOfTheSameWork) {
+  auto c = input({"plan.cluster=" + std::string(P3D_SOURCE_DIR) + "/inputs/clusters/epyc.toml", "run.precision=fp64"});
+  EXPECT_NE(plan::grade_step(c, 0.5).find("measured 0.5 s, "), std::string::npos) << plan::grade_step(c, 0.5);
+  EXPECT_EQ(plan::grade_step(c, 0.0), "") << "no step was measured";
+  c.batch.variable = true;
+  EXPECT_EQ(plan::grade_step(c, 0.5), "") << "samples are shorter than those of the prediction";
 }
 
 /// Seconds by part of three rows of benchmarks/plan/rows.csv, from the prototype of the model in Python.
