@@ -47,7 +47,7 @@ std::string error_table(plan::Calibration const& result) {
 
 int run(comm::Communicator& world, run::MachineTrialOptions options, std::vector<std::string> const& types,
         std::string const& out) {
-  comm::agree_on_root(world, [&] { write_file(out, "", "--out"); });  // before a minute is spent on it
+  comm::agree_on_root(world, [&] { require_writable(out, "--out"); });  // before a minute is spent on it
   options.precisions = run::usual_precisions();
   if (!types.empty()) {
     auto const known = options.precisions;

@@ -139,8 +139,8 @@ int show(std::string const& path, bool norms, bool input) {
                             row.decay ? "yes" : "no", a.checksum);
     if (norms) {
       auto const s = io::scan(c, a);
-      line +=
-          fmt::format(" {:>22.16e} {:>13.6e} {:>13.6e}{}", s.norm, s.smallest, s.largest, s.good ? "" : "  DAMAGED");
+      line += fmt::format(" {:>22.16e} {:>13.6e} {:>13.6e}{}", base::without_sign_of_nan(s.norm), s.smallest, s.largest,
+                          s.good ? "" : "  DAMAGED");
       if (!s.good) damaged.push_back(a.name);
     }
     say(line);
@@ -188,7 +188,7 @@ int diff(std::string const& path_a, std::string const& path_b) {
   compare("data hash", a.header.data_hash, b.header.data_hash);
   compare("precision", std::string(io::name(a.header.element)), std::string(io::name(b.header.element)));
   double largest = 0.0;
-  std::string where = "nowhere";
+  std::string where;  // "": nowhere
   auto const all = io::difference(a, b);
   for (auto const& d : all) {
     if (!d.only_in.empty()) {
@@ -201,16 +201,19 @@ int diff(std::string const& path_a, std::string const& path_b) {
     ++different;
     if (d.differing == 0) continue;
     say(fmt::format("{}: {} differ, most by {:.3e} at [{}, {}]: {} | {}", d.name, base::counted(d.differing, "element"),
-                    d.largest, d.row, d.col, d.a, d.b));
-    if (where == "nowhere" || d.largest > largest) {
+                    d.largest, d.row, d.col, base::without_sign_of_nan(d.a), base::without_sign_of_nan(d.b)));
+    if (where.empty() || d.largest > largest) {
       largest = d.largest;
       where = fmt::format("{} [{}, {}]", d.name, d.row, d.col);
     }
   }
   // The input may name other folders or another layout. That is no difference of the state; `show --input` shows it.
   if (a.header.input != b.header.input) say("note: the inputs differ (p3d checkpoint show --input FILE)");
-  say(fmt::format("{} compared: largest difference {:.3e} at {}",
-                  base::counted(static_cast<std::int64_t>(all.size()), "array"), largest, where));
+  auto const compared = base::counted(static_cast<std::int64_t>(all.size()), "array") + " compared: ";
+  if (!where.empty())
+    say(fmt::format("{}largest difference {:.3e} at {}", compared, largest, where));
+  else
+    say(compared + (different > 0 ? "no number differs in what both files have" : "both files have the same state"));
   return different > 0 ? 1 : 0;
 }
 

@@ -89,12 +89,31 @@ void say_tokens(TokenFiles const& source, layout::Range tokens, Line const& line
   if (tokenizer != nullptr) say(fmt::format("  text: {}{}", base::printable_line(text), more));
 }
 
+/// Throws for token files whose note names another tokenizer than the one that is given: its text would be wrong.
+void require_their_tokenizer(TokenFiles const& source, Line const& line, text::Tokenizer const& tokenizer) {
+  if (source.format() != config::DataFormat::megatron) return;
+  auto const words = [](std::string const& name, std::string const& pattern, std::uint64_t hash) {
+    return fmt::format("{}{} (hash {:016x})", name, pattern.empty() ? "" : ", pattern " + pattern, hash);
+  };
+  for (auto const& file : source.files()) {
+    auto const origin = text::read_origin(file.path);
+    if (!origin || (origin->hash == tokenizer.hash() && origin->pattern == line.pattern)) continue;
+    base::refuse(
+        {.expected = "tokens of " + words(line.tokenizer, line.pattern, tokenizer.hash()),
+         .found = fmt::format("tokens of {}, as {} says", words(origin->tokenizer, origin->pattern, origin->hash),
+                              text::origin_file(file.path)),
+         .where = "--tokenizer, and " + file.path,
+         .fix = fmt::format("name {}: --tokenizer, or leave the option out to see ids alone", origin->tokenizer)});
+  }
+}
+
 /// Prints the first documents; of a file that knows no documents, its first tokens.
 int head(Line const& line) {
   std::unique_ptr<text::Tokenizer> tokenizer;
   if (!line.tokenizer.empty()) tokenizer = text::make_tokenizer(line.tokenizer, line.pattern);
   for (auto const& path : line.paths) {
     auto const source = open(line, path);
+    if (tokenizer) require_their_tokenizer(source, line, *tokenizer);
     say(source.describe());
     if (source.documents() == 0) {
       say_tokens(source, {0, source.size()}, line, tokenizer.get());

@@ -114,9 +114,36 @@ EvalData byte_text(EvalWords const& words, config::Config const& stored) {
 /// The number of windows that a validation of the run reads; 0: it makes none.
 std::int64_t windows_of_the_run(config::Config const& c) { return c.run.eval_batches * c.batch.global; }
 
+/// Throws where the data files of the run are not what it was trained on: their validation split is another one.
+void require_same_data(StoredModel const& model, data::TokenSource const& source) {
+  auto const stored = model.checkpoint->header.data_hash;
+  if (stored == 0 || stored == source.hash()) return;  // an imported model has no hash of data
+  base::refuse(
+      {.expected = "the data that the run was trained on",
+       .found = fmt::format("training data: hash {:016x} in the checkpoint, {:016x} here", stored, source.hash()),
+       .where = source.describe(),
+       .fix = "restore the files of data.path or data.source, or give a text to evaluate on: --file"});
+}
+
+/// Throws where the windows that --seq-len asks for are longer than the parts of the data. The data are opened with the
+/// training part, which must hold a window too.
+void require_windows(std::int64_t window, data::TokenSource const& source, double split) {
+  std::int64_t training = source.size(), held_out = 0;
+  for (std::size_t i = 0; i < source.parts(); ++i) {
+    auto const part = data::split_source(source.part(i), split);
+    training = std::min(training, part.training.size());
+    held_out = std::max(held_out, part.held_out.size());
+  }
+  auto const most = std::min(training, held_out) - 1;
+  if (window <= most) return;
+  throw wrong_words(fmt::format("--seq-len of at most {}: the data of the run ({}) have no longer windows",
+                                std::max<std::int64_t>(most, 1), source.describe()),
+                    fmt::format("{}", window), "give shorter windows, or a text: --file");
+}
+
 /// Prepares the validation split of the run that wrote the checkpoint. Synthetic data have no end: for them it takes
 /// the windows that one validation of the run reads.
-EvalData own_data(StoredModel const& model) {
+EvalData own_data(EvalWords const& words, StoredModel const& model) {
   auto const& stored = model.config;
   if (!model.checkpoint || stored.data.split <= 0.0) {
     base::refuse({.expected = "a run with a validation split, or a text to evaluate on",
@@ -131,7 +158,12 @@ EvalData own_data(StoredModel const& model) {
   if (stored.data.format == config::DataFormat::synthetic) {
     auto const one = windows_of_the_run(stored);
     out.score.most = one > 0 ? one : config::Run{}.eval_batches * stored.batch.global;
+    return out;
   }
+  auto const source = data::make_token_source(stored);
+  require_same_data(model, *source);
+  if (words.seq_len > stored.model.seq_len && !stored.batch.variable && stored.model.position == config::Position::rope)
+    require_windows(words.seq_len, *source, stored.data.split);
   return out;
 }
 
@@ -148,7 +180,9 @@ void choose_length(EvalWords const& words, config::Config const& stored, EvalDat
     throw wrong_words(fmt::format("--seq-len of {}{}: {}", longer ? "at most " : "", stored.model.seq_len,
                                   longer ? "the model has so many learned positions"
                                          : "the samples of the run (batch.variable) are cut there"),
-                      fmt::format("{}", words.seq_len), "leave it out, or give a text: --file");
+                      fmt::format("{}", words.seq_len),
+                      longer ? fmt::format("leave it out, or give at most {}", stored.model.seq_len)
+                             : "leave it out, or give a text: --file");
   }
   data.score.window = words.seq_len;
 }
@@ -156,7 +190,7 @@ void choose_length(EvalWords const& words, config::Config const& stored, EvalDat
 /// Chooses the data by the options.
 EvalData choose_data(EvalWords const& words, StoredModel const& model, ModelLine const& line) {
   bool const bytes = line.tokenizer.empty() ? model.tokenizer.name.empty() : line.tokenizer == "bytes";
-  auto out = words.texts.empty() ? own_data(model)
+  auto out = words.texts.empty() ? own_data(words, model)
              : bytes             ? byte_text(words, model.config)
                                  : tokenized_text(words, model, line);
   choose_length(words, model.config, out);
@@ -177,17 +211,22 @@ std::function<void(std::int64_t, std::int64_t)> progress_lines(double seconds) {
 }
 
 /// The windows in words: "12 windows of 64 tokens"; for the run's own data also how many of them a validation of the
-/// run reads, which its loss is the mean of.
-std::string describe_windows(engine::Score const& score, std::int64_t window, bool own, config::Config const& stored) {
+/// run reads, which its loss is the mean of, unless its windows have another length.
+std::string describe_windows(engine::Score const& score, std::int64_t window, bool own, config::Config const& stored,
+                             data::Sampler const& sampler) {
   auto text =
       fmt::format("{} of {}{}", base::counted(score.windows, stored.batch.variable && own ? "sample" : "window"),
                   stored.batch.variable && own ? "up to " : "", base::counted(window, "token"));
   if (!own || stored.data.format == config::DataFormat::synthetic) return text;
   text += ", the whole validation split";
   auto const once = windows_of_the_run(stored);
-  if (once > 0 && once < score.windows)
+  if (once == 0 || window != stored.model.seq_len) return text;
+  auto const read = sampler.eval_reads(once);
+  if (read.windows < score.windows && once == read.windows)
     text += fmt::format(" (each validation of the run itself reads {} of them)", once);
-  if (once > score.windows && once % score.windows != 0)
+  else if (read.windows < score.windows)
+    text += fmt::format(" (each validation of the run itself makes {} reads of {} of them)", once, read.windows);
+  else if (!read.evenly)
     text += fmt::format(" (each validation of the run itself makes {} reads of them, some more often)", once);
   return text;
 }
@@ -207,7 +246,9 @@ int eval_command(int argc, char** argv) {
   app.add_option("--progress", words.progress_s, "seconds between lines of progress on stderr; 0: none (10)")
       ->check(number_from(0, 1e9));
   add_tokenizer_option(app, line);
+  app.get_option("--tokenizer")->needs("--file");  // the run's own data are tokens already
   if (auto const code = parse_model_line(app, line, argc, argv)) return *code;
+  line.seq_len = words.seq_len;
   EvalData data;
   auto const prepare = [&](comm::Communicator& world, StoredModel const& model) {
     data = comm::agree(world, "open what is evaluated", [&] { return choose_data(words, model, line); });
@@ -224,10 +265,19 @@ int eval_command(int argc, char** argv) {
             : trainer.score(own ? trainer.sampler().held_out() : std::vector<layout::Range>{{0, source.size()}},
                             &source, data.score);
     auto const name = model.checkpoint ? fmt::format("step {}", model.checkpoint->header.step) : model.path;
-    base::log_root(fmt::format(
-        "{}: loss {:.10f} nats per token, perplexity {:.4f}; {}; {}", name, score.loss, std::exp(score.loss),
-        describe_windows(score, data.score.window > 0 ? data.score.window : c.model.seq_len, own, model.config),
-        source.describe()));
+    base::log_root(fmt::format("{}: loss {:.10f} nats per token, perplexity {:.4f}; {}; {}", name, score.loss,
+                               std::exp(score.loss),
+                               describe_windows(score, data.score.window > 0 ? data.score.window : c.model.seq_len, own,
+                                                model.config, trainer.sampler()),
+                               source.describe()));
+    if (!std::isfinite(score.loss))
+      throw base::Error(
+          {.expected = "a finite loss",
+           .found = fmt::format("loss {}", score.loss),
+           .where = model.path,
+           .fix = "take an earlier checkpoint (p3d checkpoint show FILE --norms tells whether its numbers "
+                  "are finite), or a wider --precision"},
+          base::ExitCode::not_finite);
     return 0;
   });
 }

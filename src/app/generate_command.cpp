@@ -123,14 +123,19 @@ int generate_command(int argc, char** argv) {
   app.add_option("--top-p", o.draw.top_p, "only the most likely tokens that together reach this probability (1)")
       ->check(number_from(0, 1));
   app.add_option("--stop", o.stop, "a text that ends the answer and is left out of it; may be given again")
-      ->allow_extra_args(false);
+      ->allow_extra_args(false)
+      ->check({[](std::string const& stop) {
+                 return stop.empty() ? "an empty string: it would end every answer at once" : std::string();
+               },
+               "not empty"});
   app.add_flag("--no-end", no_end, "go on after the tokenizer's end of a document");
   app.add_option("--batch", o.draw.batch, "prompts of a replica at the same time (16)")->check(count_from(1, 1 << 20));
   app.add_option("--seed", o.draw.seed, "another seed, another text (1)")->check(count_from(0, ~std::uint64_t{0}));
   app.add_flag("--json", json, "print an object a line: prompt, text, prompt_tokens, tokens");
   app.add_option("--logprobs", o.logprobs,
                  "with --json: for each token that was drawn the N likeliest, [token, log-probability] (0)")
-      ->check(count_from(0, most));
+      ->check(count_from(0, most))
+      ->needs("--json");
   app.add_flag("--speed", speed, "print tokens and seconds to stderr at the end");
   add_tokenizer_option(app, line);
   if (auto const code = parse_model_line(app, line, argc, argv)) return *code;

@@ -61,6 +61,7 @@ int grade_command(int argc, char** argv) {
   app.add_flag("--verbose", verbose, "a line for each problem whose layouts are compared");
   if (auto const code = parse_words(app, argc, argv)) return *code;
   if (launcher_rank() != 0) return 0;
+  require_no_input(csv, "--csv", {rows});
   return grade(rows, clusters, csv, verbose);
 }
 
@@ -79,6 +80,13 @@ struct Wanted {
   std::vector<int> ranks;
   std::vector<std::string> what_if;
   std::string out, csv, svg;
+
+  /// Refuses to write what is read: before a search that may take long.
+  void require_no_input_among_files(std::vector<std::string> const& inputs) const {
+    require_no_input(out, "--out", inputs);
+    require_no_input(csv, "--csv", inputs);
+    require_no_input(svg, "--svg", inputs);
+  }
 };
 
 /// The best layout of the machine as it is, and with each of the changes.
@@ -172,9 +180,14 @@ int plan_command(int argc, char** argv) {
     throw wrong_words("--as-is with one number of ranks and the cluster as it is",
                       wanted.what_if.empty() ? "several --ranks" : "--what-if", "remove one of the two options");
   auto [input, overrides] = input_words(words);
+  wanted.require_no_input_among_files({input, cluster_file});
   for (auto const& word : fixed) {
     auto const& keys = config::layout_keys();
-    options.fixed.push_back(word.substr(0, word.find('=')));
+    auto const key = word.substr(0, word.find('='));
+    if (std::find(options.fixed.begin(), options.fixed.end(), key) != options.fixed.end())
+      throw wrong_words("--fix once for each key", fmt::format("{} again: --fix {}", key, word),
+                        "remove one of the two");
+    options.fixed.push_back(key);
     if (std::find(keys.begin(), keys.end(), options.fixed.back()) == keys.end())
       throw wrong_words("a key that the search chooses: " + base::join(keys), "--fix " + word,
                         "set other keys without --fix: p3d plan FILE KEY=VALUE");

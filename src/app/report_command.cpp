@@ -42,6 +42,9 @@ int report_command(int argc, char** argv) {
   if (folders.empty())
     throw wrong_words("the output folder of a run", "none", "p3d report runs/quickstart; p3d report --help says more");
 
+  for (auto const& folder : folders)
+    for (char const* name : {"metrics.csv", "summary.json", "resolved.toml", "trace.svg"})
+      require_no_input(out, "--out", {folder + "/" + name});
   std::vector<page::RunRecord> runs;
   for (auto const& folder : folders) runs.push_back(page::read_run(folder));
   auto const page = page::to_html(runs, plan::utc(std::time(nullptr)));

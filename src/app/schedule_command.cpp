@@ -35,7 +35,8 @@ struct Options {
   std::vector<std::string> words;  ///< input file and overrides of its keys
   int ranks = 0;
   bool unit = false;
-  bool passes = false;  ///< `show --passes`: print the list of passes, and nothing else
+  bool passes = false;   ///< `show --passes`: print the list of passes, and nothing else
+  bool actions = false;  ///< `show --actions`: print the list of actions, and nothing else
   plan::MachineRates rates;
   std::string costs, text, csv, svg, trace;
 };
@@ -44,6 +45,7 @@ constexpr char const* schedule_footer =
     "Examples:\n"
     "  p3d schedule show inputs/quickstart.toml pipeline.schedule=zb_v parallel.pp=2 --svg zb_v.svg\n"
     "  p3d schedule show --passes\n"
+    "  p3d schedule show --actions\n"
     "  p3d schedule check input.toml pipeline.schedule=file pipeline.file=mine.csv\n"
     "  p3d schedule simulate inputs/llama3-8b.toml --ranks 64 --flops 1e14 --bandwidth 2.5e10\n"
     "  p3d schedule compare inputs/gpt2-tiny.toml parallel.pp=4 --unit --svg all.svg\n"
@@ -52,10 +54,10 @@ constexpr char const* schedule_footer =
     "(stage,forward,input,weight; run.trace writes it as costs.csv); or --unit, 1 for every part of a rank's layers "
     "and communication for nothing.";
 
-/// Writes a file and tells so; an empty path writes nothing.
-void write(std::string const& path, std::string const& content) {
+/// Writes the file that an option names and tells so; an empty path writes nothing.
+void write(char const* option, std::string const& path, std::string const& content) {
   if (path.empty()) return;
-  write_file(path, content, "command line");
+  write_file(path, content, option);
   std::cout << "written: " << path << '\n';
 }
 
@@ -70,8 +72,8 @@ public:
     auto const plan = plan::plan_pipeline(config_, rank_bytes(), execution());
     if (!plan.reason.empty()) std::cout << plan.reason << '\n';
     std::cout << header(plan) << schedule::to_table(plan.program, -1, -1, 32, 40);
-    if (!options_.text.empty()) write(options_.text, schedule::to_text(plan.program));
-    if (!options_.csv.empty()) write(options_.csv, schedule::to_csv(plan.program));
+    if (!options_.text.empty()) write("--text", options_.text, schedule::to_text(plan.program));
+    if (!options_.csv.empty()) write("--csv", options_.csv, schedule::to_csv(plan.program));
     if (!options_.svg.empty() || !options_.trace.empty()) pictures(plan);
     return 0;
   }
@@ -118,8 +120,8 @@ public:
       }
       auto const& k = result.ranks[r];
       std::cout << fmt::format("{:<6} {:>12} {:>12} {:>7.1f} % {:>6} {:>6} {:>12}\n", r, time(k.busy),
-                               time(result.makespan - k.busy), 100 * (1 - k.busy / result.makespan), k.peak_live,
-                               k.slots, base::human_bytes(k.bytes_sent));
+                               time(result.makespan - k.busy), 100 * waiting(result, k), k.peak_live, k.slots,
+                               base::human_bytes(k.bytes_sent));
     }
     std::cout << summary(result) << '\n';
     if (config_.parallel.cp > 1 && !options_.unit && options_.costs.empty())
@@ -127,8 +129,8 @@ public:
     if (auto const bytes = worst_rank(plan.stages, plan.program); bytes > 0)
       std::cout << "the largest rank needs " << base::human_bytes(bytes)
                 << " (weights, gradients, moments, activations, scratch)\n";
-    if (!options_.text.empty()) write(options_.text, schedule::to_text(plan.program));
-    if (!options_.csv.empty()) write(options_.csv, schedule::to_csv(plan.program));
+    if (!options_.text.empty()) write("--text", options_.text, schedule::to_text(plan.program));
+    if (!options_.csv.empty()) write("--csv", options_.csv, schedule::to_csv(plan.program));
     if (!options_.svg.empty() || !options_.trace.empty()) pictures(plan);
     return 0;
   }
@@ -162,10 +164,11 @@ public:
     std::cout << "bubble: share of the ranks' time that is lost; keeps: the most microbatches whose activations a rank "
                  "holds, of all its layers\n";
     if (!options_.svg.empty())
-      write(options_.svg, page::to_svg(pictures,
-                                       fmt::format("{}, {}", base::counted(config_.parallel.pp, "pipeline rank"),
-                                                   base::counted(config_.batch.microbatches, "microbatch")),
-                                       unit()));
+      write("--svg", options_.svg,
+            page::to_svg(pictures,
+                         fmt::format("{}, {}", base::counted(config_.parallel.pp, "pipeline rank"),
+                                     base::counted(config_.batch.microbatches, "microbatch")),
+                         unit()));
     return 0;
   }
 
@@ -207,6 +210,10 @@ private:
     if (options_.unit) return fmt::format("{:.4g}", seconds);
     return seconds >= 1 ? fmt::format("{:.4g} s", seconds) : fmt::format("{:.4g} ms", 1e3 * seconds);
   }
+  /// The share of a rank's time in which it computes nothing; 0 where nothing takes any time.
+  static double waiting(plan::Simulation const& all, plan::RankResult const& rank) {
+    return all.makespan > 0 ? 1 - rank.busy / all.makespan : 0.0;
+  }
   /// The largest number of microbatches whose activations a rank holds, counted in all of its layers.
   static double keeps(plan::Simulation const& result, int stages_per_rank) {
     return static_cast<double>(result.peak_live()) / stages_per_rank;
@@ -228,7 +235,7 @@ private:
     auto timeline = r.timeline;
     timeline.title = title;
     for (auto const& k : r.ranks)
-      timeline.rank_notes.push_back(fmt::format("waits {:.0f} %, keeps {:.3g}", 100 * (1 - k.busy / r.makespan),
+      timeline.rank_notes.push_back(fmt::format("waits {:.0f} %, keeps {:.3g}", 100 * waiting(r, k),
                                                 static_cast<double>(k.peak_live) / stages_per_rank));
     timeline.caption.push_back(summary(r) + fmt::format("; keeps at most {:.3g} microbatches of activations on a rank",
                                                         keeps(r, stages_per_rank)));
@@ -242,8 +249,8 @@ private:
     timeline.title += ": simulated";
     timeline.caption.push_back("largest rank: " + base::human_bytes(worst_rank(plan.stages, plan.program)) +
                                " with weights, gradients and moments");
-    if (!options_.svg.empty()) write(options_.svg, page::to_svg({timeline}, "", unit()));
-    write(options_.trace, schedule::to_chrome_trace(timeline));
+    if (!options_.svg.empty()) write("--svg", options_.svg, page::to_svg({timeline}, "", unit()));
+    write("--trace", options_.trace, schedule::to_chrome_trace(timeline));
   }
 
   config::Config config_;
@@ -264,8 +271,9 @@ int schedule_command(int argc, char** argv) {
     sub->add_option("input", o.words, "input.toml, then overrides of its keys: section.key=value")
         ->type_name("FILE [KEY=VALUE ...]");
     sub->add_option("--ranks", o.ranks, "number of ranks to assume")->check(count_from(1, most_ranks));
-    sub->add_flag("--unit", o.unit, "forward, input and weight part of a rank take 1, communication nothing");
-    sub->add_option("--costs", o.costs, "CSV of measured seconds: stage,forward,input,weight");
+    auto* const unit =
+        sub->add_flag("--unit", o.unit, "forward, input and weight part of a rank take 1, communication nothing");
+    sub->add_option("--costs", o.costs, "CSV of measured seconds: stage,forward,input,weight")->excludes(unit);
     sub->add_option("--flops", o.rates.flops, "operations per second of a rank")
         ->check(number_from(1, 1e24))
         ->capture_default_str();
@@ -284,24 +292,34 @@ int schedule_command(int argc, char** argv) {
     sub->callback([&action, run] { action = run; });
     return sub;
   };
-  add("show", "print the table of ranks and steps", &Command::show, true)
-      ->add_flag("--passes", o.passes, "print the passes that make a program of a schedule, in their order; no input");
+  auto* const show = add("show", "print the table of ranks and steps", &Command::show, true);
+  auto* const passes = show->add_flag("--passes", o.passes,
+                                      "print the passes that make a program of a schedule, in their order; no input");
+  show->add_flag("--actions", o.actions,
+                 "print the actions of which programs consist, for files of one's own; no input")
+      ->excludes(passes);
   add("check", "prove that it runs to its end", &Command::check, false);
   add("simulate", "predict times, waiting and communication of every rank", &Command::simulate, true);
   add("compare", "all schedules side by side", &Command::compare, false);
 
   if (auto const code = parse_words(app, argc, argv)) return *code;
   if (launcher_rank() != 0) return 0;
-  if (o.passes) {
-    std::cout << schedule::passes_text();
+  if (o.passes || o.actions) {
+    std::cout << (o.passes ? schedule::passes_text() : schedule::actions_text());
     return 0;
   }
   auto const [input, overrides] = input_words(o.words);
+  for (auto const& [option, path] : std::vector<std::pair<char const*, std::string>>{
+           {"--text", o.text}, {"--csv", o.csv}, {"--svg", o.svg}, {"--trace", o.trace}})
+    require_no_input(path, option, {input, o.costs});
   auto const result = plan::parse_planned_file(input, overrides, o.ranks).result;
   if (!result.config) {
     std::cerr << config::format(result.errors) << std::flush;
     return static_cast<int>(base::ExitCode::bad_input);
   }
+  // The program of pipeline.file may be shown and written, but not over itself.
+  require_no_input(o.text, "--text", {result.config->pipeline.file});
+  require_no_input(o.csv, "--csv", {result.config->pipeline.file});
   Command command(engine::choose_memory(*result.config).config, std::move(o));
   return (command.*action)();
 }

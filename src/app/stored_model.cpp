@@ -22,6 +22,7 @@
 #include <array>
 #include <filesystem>
 #include <set>
+#include <utility>
 
 namespace p3d::app {
 
@@ -253,7 +254,16 @@ config::Config reading_config(StoredModel const& model, ModelLine const& line, c
   wanted.layout = line.layout;
   for (auto const precision : precisions)
     if (line.precision == to_string(precision)) wanted.precision = precision;
-  auto c = required(config::reading_input(model.config, wanted));
+  auto result = config::reading_input(model.config, wanted);
+  if (!result.config && line.seq_len > 0 && line.seq_len == wanted.seq_len) {
+    // An input that is good in the model's own length is refused because of the option, which no error of a key names.
+    auto own = wanted;
+    own.seq_len = 0;
+    if (auto const& first = result.errors.front(); config::reading_input(model.config, own).config)
+      throw wrong_words(fmt::format("windows that can be read; for this length {}: {}", first.key, first.expected),
+                        fmt::format("--seq-len {} ({})", line.seq_len, first.found), "give shorter windows: --seq-len");
+  }
+  auto c = required(std::move(result));
   if (model.checkpoint) require_same_arrays(*model.checkpoint, c);
   return c;
 }

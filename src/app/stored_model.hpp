@@ -18,6 +18,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,6 +34,7 @@ struct ModelLine {
   Overrides layout;                ///< keys of [parallel]: "parallel.tp=2", ...
   std::string tokenizer, pattern;  ///< tokenizer in place of the model's; "": the model's
   std::string precision;           ///< precision in place of the run's; "": the run's
+  std::int64_t seq_len = 0;        ///< tokens of a window by --seq-len; 0: not given
 };
 
 /// Adds --precision, and parses the words after the command. Returns an exit code when there is nothing more to do.

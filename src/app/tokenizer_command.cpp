@@ -147,7 +147,10 @@ int tokenizer_command(int argc, char** argv) {
   tr->add_option("--json-key", training.json_key, "key of the text in a JSON object (text)");
   if (auto const code = parse_words(app, argc, argv)) return *code;
   source.given = text->count() > 0;
-  if (*tr) return train(training);
+  if (*tr) {
+    require_no_input(training.out, "--out", training.inputs);
+    return train(training);
+  }
   auto const tokenizer = text::make_tokenizer(file, pattern);
   if (*sh) return show(*tokenizer);
   return *en ? encode(*tokenizer, source, special) : decode(*tokenizer, words);

@@ -7,28 +7,53 @@
 
 #include <p3d/base/printable.hpp>
 #include <p3d/comm/launch.hpp>
+#include <p3d/io/text_file.hpp>
 #include <p3d/report/terminal.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
+#include <filesystem>
+#include <iostream>
+#include <memory>
 #include <sstream>
+#include <system_error>
 #include <utility>
 #include <vector>
+
+#include <unistd.h>
 
 namespace p3d::app {
 
 namespace {
+
+namespace fs = std::filesystem;
 
 /// The name of the command that the words reached: "p3d schedule show".
 std::string name_of(CLI::App const& app) {
   auto name = app.get_name();
   for (auto const* sub : app.get_subcommands()) name += " " + name_of(*sub);
   return name;
+}
+
+/// True where a file is written beside the path and takes its place: for a regular file, and where there is nothing.
+/// What is behind a link to nothing, or behind the system's link to an open file (/dev/stderr), is written into.
+bool is_replaced(std::string const& path) {
+  std::error_code ignored;
+  auto const kind = fs::status(path, ignored).type();
+  bool const link = fs::is_symlink(path, ignored);
+  if (link && (path.starts_with("/dev/") || path.starts_with("/proc/"))) return false;
+  return kind == fs::file_type::regular || (kind == fs::file_type::not_found && !link);
+}
+
+/// Throws for a file that cannot be written, with the system's reason.
+[[noreturn]] void refuse_to_write(std::string const& path, std::string const& why, std::string const& where) {
+  base::refuse("a file to write", fmt::format("{}: {}", path, why), where,
+               "choose another path, or see to its folder, its permissions and the free space");
 }
 
 }  // namespace
@@ -88,9 +113,49 @@ InputWords input_words(std::vector<std::string> const& words) {
 }
 
 void write_file(std::string const& path, std::string const& content, std::string const& where) {
-  std::ofstream file(path, std::ios::binary);
-  file << content << std::flush;
-  if (!file) base::refuse("a file to write", path + " cannot be written", where, "choose another path");
+  if (path == "/dev/stdout") {  // a file behind it has the lines of the command too, at the place of this stream
+    std::cout << content << std::flush;
+    return;
+  }
+  if (is_replaced(path)) {
+    std::error_code ignored;
+    // A link stays one, to the file that is replaced.
+    auto const real = fs::is_symlink(path, ignored) ? fs::canonical(path, ignored) : fs::path(path);
+    try {
+      io::write_text_atomically(real.string(), content);
+    } catch (base::Error const& e) {
+      refuse_to_write(path, e.text().found, where);
+    }
+    return;
+  }
+  errno = 0;
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "wb"), &std::fclose);
+  bool const written = file && std::fwrite(content.data(), 1, content.size(), file.get()) == content.size() &&
+                       std::fflush(file.get()) == 0;
+  if (!written) refuse_to_write(path, std::generic_category().message(errno), where);
+}
+
+void require_writable(std::string const& path, std::string const& where) {
+  std::error_code ignored;
+  auto const kind = fs::status(path, ignored).type();
+  if (kind == fs::file_type::directory) refuse_to_write(path, std::generic_category().message(EISDIR), where);
+  // A new file is made beside the old one, so that the folder must be writable, whatever the old one is.
+  auto const folder = fs::weakly_canonical(fs::absolute(path, ignored), ignored).parent_path();
+  bool const made = is_replaced(path) || kind == fs::file_type::not_found;
+  errno = 0;
+  bool const good = made ? ::access(folder.c_str(), W_OK | X_OK) == 0 : ::access(path.c_str(), W_OK) == 0;
+  if (!good) refuse_to_write(path, std::generic_category().message(errno), where);
+}
+
+void require_no_input(std::string const& path, std::string const& where, std::vector<std::string> const& inputs) {
+  for (auto const& input : inputs) {
+    std::error_code missing;
+    // Two names of one device, such as a terminal, may be read and written.
+    if (path.empty() || input.empty() || !fs::is_regular_file(path, missing)) continue;
+    if (!fs::equivalent(path, input, missing) || missing) continue;
+    throw wrong_words(fmt::format("a file of its own for {}", where),
+                      fmt::format("{} {}, which is read: it would be replaced", where, path), "name another file");
+  }
 }
 
 std::optional<double> read_number(std::string_view word, double least, double most) {

@@ -47,8 +47,18 @@ struct InputWords {
 };
 InputWords input_words(std::vector<std::string> const& words);
 
-/// Writes a file that the command line names at `where`. Refuses where it cannot be written.
+/// Writes a file that the option `where` names. A file that is there is replaced when the new one is whole; what is no
+/// regular file (/dev/stdout, a pipe) is written into. Refuses, with the system's reason, where it cannot be written;
+/// the file is then as it was.
 void write_file(std::string const& path, std::string const& content, std::string const& where);
+
+/// Refuses a path, which the option `where` names, where write_file() could not write it. Changes no file. For commands
+/// that work long before they write.
+void require_writable(std::string const& path, std::string const& where);
+
+/// Refuses a path to write, which the option `where` names, that is one of the files which the command reads. An empty
+/// path is none.
+void require_no_input(std::string const& path, std::string const& where, std::vector<std::string> const& inputs);
 
 /// Reads a finite number from `least` to `most`; nothing for other words, such as nan, inf, or a number with letters
 /// behind it.

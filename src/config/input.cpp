@@ -70,7 +70,10 @@ constexpr char const* no_idea = "remove it; p3d --help-input lists all sections 
 /// Finds the key that was meant, remembers it, and returns the question for the fix.
 std::string ask_for(std::string const& section, std::string const& name, bool in_file, Input& input) {
   auto const full = similar_key(section, name);
-  if (full.empty()) return no_idea;
+  if (full.empty()) {
+    auto const close = keys_of(section).empty() ? base::nearest(section, sections()) : "";
+    return close.empty() ? no_idea : fmt::format("did you mean [{}]? p3d --help-input lists its keys", close);
+  }
   input.meant.push_back(full);
   if (!in_file) return fmt::format("did you mean {}?", full);
   auto const* key = find_key(full);
@@ -282,7 +285,7 @@ void read_overrides(std::vector<std::string> const& overrides, Input& input, Key
         continue;
       }
       input.entries.push_back(std::move(entry));
-      error.expected = fmt::format("{} ({})", key->type, key->help);
+      error.expected = key->expected();
       error.found = shown.substr(equals + 1) + ", which is not a TOML value";
       error.fix = "close quotes and brackets, and keep the shell's hands off: put the whole argument in single quotes";
     }

@@ -27,7 +27,8 @@ MaybeMismatch read_run_name(toml::node const& node, std::string const&, Config& 
   if (auto mismatch = read_string(node, false, name)) return mismatch;
   auto const unseen = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
   if (name.size() > limits::name)
-    return Mismatch{&node, base::counted(static_cast<std::int64_t>(name.size()), "character"), "choose a shorter name"};
+    return Mismatch{&node, base::counted(static_cast<std::int64_t>(name.size()), "byte"),
+                    "choose a shorter name; a letter outside of ASCII takes 2 to 4 bytes"};
   if (name == "." || name == ".." || name.find('/') != std::string::npos)
     return Mismatch{&node, toml_string(name),
                     "choose a plain name; run.output_dir and checkpoint.dir say in which folders files go"};
@@ -39,7 +40,7 @@ MaybeMismatch read_run_name(toml::node const& node, std::string const&, Config& 
 
 void add_run(std::vector<Key>& table) {
   Section<Run> s(table, "run", &Config::run);
-  s.add("name", fmt::format("string of 1 to {} characters without '/', not \".\" or \"..\"", limits::name),
+  s.add("name", fmt::format("string of 1 to {} bytes without '/', not \".\" or \"..\"", limits::name),
         "name of the run, for messages, the default output folder and the files of checkpoints", nullptr, read_run_name,
         [](Config const& config) { return toml_string(config.run.name); });
   s.integer("seed", &Run::seed, {0}, "seed of weights, data order and dropout");
@@ -308,10 +309,13 @@ void add_comm(std::vector<Key>& table) {
 }
 
 /// Reads precision.loss_scale: "none", "dynamic" or a number.
+/// Loss scales whose reciprocals are finite in fp32, too.
+constexpr NumberRange loss_scales{.min = 0x1p-120, .max = 0x1p120};
+
 MaybeMismatch read_loss_scale(toml::node const& node, std::string const&, Config& config) {
   auto& p = config.precision;
   if (node.is_string()) return read_enum(node, p.loss_scaling);
-  auto const mismatch = read_number(node, {.max = 0x1p120, .min_open = true}, p.loss_scale);
+  auto const mismatch = read_number(node, loss_scales, p.loss_scale);
   if (!mismatch) p.loss_scaling = LossScaling::fixed;
   return mismatch;
 }
@@ -319,7 +323,6 @@ MaybeMismatch read_loss_scale(toml::node const& node, std::string const&, Config
 void add_precision(std::vector<Key>& table) {
   using Options = PrecisionOptions;
   Section<Options> s(table, "precision", &Config::precision);
-  NumberRange const scale{.max = 0x1p120, .min_open = true};
   s.choice("autocast", &Options::autocast,
            "with run.precision = \"fp32\": the type to which GEMMs, attention's too, round what they multiply; sums, "
            "results, weights and gradients stay in fp32. Quick on NVIDIA's GPUs; slower than fp32 on processors");
@@ -342,7 +345,7 @@ void add_precision(std::vector<Key>& table) {
           return p.loss_scaling == LossScaling::fixed ? toml_float(p.loss_scale)
                                                       : toml_string(to_string(p.loss_scaling));
         });
-  s.number("loss_scale_initial", &Options::loss_scale_initial, scale, "dynamic: its first value");
+  s.number("loss_scale_initial", &Options::loss_scale_initial, loss_scales, "dynamic: its first value");
   s.number("loss_scale_growth", &Options::loss_scale_growth, {.min = 1.0, .max = 1e6, .min_open = true},
            "dynamic: factor by which it grows");
   s.number("loss_scale_backoff", &Options::loss_scale_backoff, {.max = 1.0, .min_open = true, .max_open = true},
@@ -351,7 +354,7 @@ void add_precision(std::vector<Key>& table) {
             "dynamic: it grows after so many steps in a row without overflow");
   s.integer("loss_scale_hysteresis", &Options::loss_scale_hysteresis, {1, limits::steps},
             "dynamic: it falls from so many overflows on, counted since it last grew");
-  s.number("loss_scale_floor", &Options::loss_scale_floor, scale,
+  s.number("loss_scale_floor", &Options::loss_scale_floor, loss_scales,
            "dynamic: it does not fall below; an overflow there ends the run");
   s.flag("stochastic_rounding", &Options::stochastic_rounding,
          "round weights to bf16 up or down at random, in the mean to their value; the same on every layout");

@@ -28,6 +28,8 @@ struct Key {
 
   /// The name with its section: "model.hidden".
   std::string full() const { return section + "." + name; }
+  /// The text of an error about what a value must be: its type, and the help where both fit on two lines of a terminal.
+  std::string expected() const { return type.size() + help.size() <= 160 ? type + " (" + help + ")" : type; }
 };
 
 /// Adds the keys of [model].

@@ -7,6 +7,8 @@
 #include "config/presets.hpp"
 #include "config/section.hpp"
 
+#include <fmt/format.h>
+
 namespace p3d::config {
 
 void add_model(std::vector<Key>& table) {
@@ -87,7 +89,8 @@ void add_model(std::vector<Key>& table) {
   s.of_layers("rope_scaling_layers", &Model::rope_scaling_layers, 1, 1,
               "integer from 0 to 1 | list of integers from 0 to 1",
               "1: rope_scaling is for this layer; 0: it is not, as in OLMo 3; a list as of window");
-  s.of_layers("window", &Model::window, limits::width, 0, "integer >= 0 | list of integers >= 0",
+  s.of_layers("window", &Model::window, limits::width, 0,
+              fmt::format("integer from 0 to {0} | list of integers from 0 to {0}", limits::width),
               "sliding window: tokens that a query sees, itself included; 0: all before it; a list has one number a "
               "layer and begins anew where it ends");
   s.of_layers(

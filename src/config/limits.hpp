@@ -18,6 +18,6 @@ inline constexpr std::int64_t steps = 1'000'000'000'000;
 inline constexpr std::int64_t tokens = std::int64_t{1} << 60;       ///< tokens of a whole run
 inline constexpr std::int64_t bytes = std::int64_t{1} << 58;        ///< bytes of one kind of memory (256 PiB)
 inline constexpr std::int64_t input_bytes = std::int64_t{1} << 20;  ///< bytes of an input file
-inline constexpr std::size_t name = 100;                            ///< characters of run.name
+inline constexpr std::size_t name = 100;                            ///< bytes of run.name
 
 }  // namespace p3d::config::limits

@@ -67,12 +67,11 @@ void apply_entries(Input const& input, Config& config, Sources& sources, KeyErro
       continue;
     }
     sources.set_lost(name);
-    errors.add(input.order(entry, *mismatch->node),
-               {.key = name,
-                .where = input.place(entry, *mismatch->node),
-                .expected = fmt::format("{} ({})", entry.key->type, entry.key->help),
-                .found = mismatch->found,
-                .fix = mismatch->fix});
+    errors.add(input.order(entry, *mismatch->node), {.key = name,
+                                                     .where = input.place(entry, *mismatch->node),
+                                                     .expected = entry.key->expected(),
+                                                     .found = mismatch->found,
+                                                     .fix = mismatch->fix});
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <limits>
 #include <string>
 
 namespace p3d::config {
@@ -145,6 +146,18 @@ void check_loss_scale(Check const& c) {
   refuse_unless(p.loss_scale_floor == defaults.loss_scale_floor, "precision.loss_scale_floor");
 }
 
+/// An eps that becomes 0 in the optimizer's arithmetic makes 0 / 0 of every weight without a gradient, such as the rows
+/// of tokens that the data lacks.
+void check_eps(Check const& c) {
+  constexpr auto least = static_cast<double>(std::numeric_limits<float>::min());
+  double const eps = c.config.optimizer.eps;
+  if (!c.known({"optimizer.eps", "run.precision"}) || c.config.run.precision == Precision::fp64 || eps >= least) return;
+  c.error({"optimizer.eps", "run.precision"},
+          fmt::format("optimizer.eps of at least {:.3g}, the smallest normal number of fp32", least),
+          fmt::format("eps = {} with precision \"{}\": it would be 0", eps, to_string(c.config.run.precision)),
+          "raise optimizer.eps (1e-8 is common), or set run.precision = \"fp64\"");
+}
+
 /// Stochastic rounding is for weights in bf16.
 void check_rounding(Check const& c) {
   if (!c.known({"precision.stochastic_rounding"}) || !c.config.precision.stochastic_rounding) return;
@@ -189,6 +202,7 @@ void check_precision(Check const& check) {
   check_types(check);
   check_slow_moments(check);
   check_loss_scale(check);
+  check_eps(check);
   check_rounding(check);
   check_sums(check);
 }

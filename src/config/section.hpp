@@ -53,7 +53,7 @@ public:
 
   /// Adds one number from 0 to `most` for all layers, or a list of them. A list of `usual` alone is stored as no list.
   void of_layers(char const* key, std::vector<std::int64_t> S::*member, std::int64_t most, std::int64_t usual,
-                 char const* type, char const* help) {
+                 std::string const& type, char const* help) {
     auto const section = section_;
     add(
         key, type, help, nullptr,

@@ -10,8 +10,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <system_error>
 
 namespace p3d::config {
 
@@ -29,6 +31,18 @@ std::optional<double> spelled_number(toml::node const& node) {
 
 /// True when a number is whole and small enough for a double to hold it exactly.
 bool is_whole(double value) { return std::isfinite(value) && value == std::floor(value) && std::fabs(value) < 9e15; }
+
+/// True for a string of a decimal integer that 64 bits do not hold. It need not have had quotes: TOML takes no such
+/// number, and a command line then takes the word for a string.
+bool is_long_integer(toml::node const& node) {
+  auto const* text = node.as_string();
+  if (!text || text->get().empty()) return false;
+  std::string_view const word = text->get();
+  std::int64_t value = 0;
+  auto const* const end = word.data() + word.size();
+  auto const read = std::from_chars(word.data() + (word.front() == '+' ? 1 : 0), end, value);
+  return read.ec == std::errc::result_out_of_range && read.ptr == end;
+}
 
 }  // namespace
 
@@ -102,6 +116,13 @@ MaybeMismatch read_integer(toml::node const& node, IntegerRange range, std::int6
   }
   if (auto const* value = node.as_floating_point(); value && is_whole(value->get())) {
     return Mismatch{&node, describe(node), fmt::format("write {:.0f}, without point or exponent", value->get())};
+  }
+  if (is_long_integer(node)) {
+    auto const& digits = node.as_string()->get();
+    bool const negative = digits.front() == '-';
+    return Mismatch{
+        &node, fmt::format("{}, too {} an integer", digits, negative ? "small" : "large"),
+        negative ? fmt::format("set it to {} or more", range.min) : fmt::format("set it to {} or less", range.max)};
   }
   if (auto const number = spelled_number(node); number && is_whole(*number)) {
     return Mismatch{&node, describe(node), fmt::format("write {:.0f}, a plain integer without quotes", *number)};

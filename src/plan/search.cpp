@@ -209,9 +209,47 @@ private:
       base::refuse(fmt::format("a number of ranks and a batch that some layout divides (batch.global = {}, {} layers, "
                                "{} heads)",
                                batch, m.layers, m.heads),
-                   fmt::format("{} ranks", ranks), "--ranks",
-                   fmt::format("choose a divisor or a multiple of {}, or another batch.global",
-                               std::gcd(ranks, batch * m.heads * m.layers)));
+                   fmt::format("{} ranks", ranks), "--ranks", nearest_ranks());
+  }
+
+  /// The pipeline ranks that a layout of about `ranks` ranks may have, where the other axes have `each`: those on both
+  /// sides of the wanted number.
+  std::vector<std::int64_t> pipelines_near(std::int64_t ranks, std::int64_t each) const {
+    if (!free("parallel.pp")) return {base_.parallel.pp};
+    if (base_.pipeline.layer_split == config::LayerSplit::list) {
+      auto const stages = std::ssize(base_.pipeline.layers_per_stage);
+      return divisors(stages, stages);
+    }
+    auto const below = std::clamp<std::int64_t>(ranks / each, 1, base_.model.layers);
+    return {below, std::min(below + 1, base_.model.layers)};
+  }
+
+  /// The advice where no layout divides the ranks: the next numbers below and above that one divides, by the conditions
+  /// of predict_all().
+  std::string nearest_ranks() const {
+    auto const& m = base_.model;
+    auto const& p = base_.parallel;
+    std::int64_t const ranks = options_.ranks, batch = base_.batch.global;
+    std::int64_t below = 0, above = 0;
+    auto const most_cp = std::min(free("parallel.cp") ? m.seq_len / 2048 + 1 : p.cp, m.seq_len / 2);
+    auto const ep = free("parallel.ep") ? 1 : p.ep;
+    // An axis has at most a million ranks.
+    for (auto dp : sizes("parallel.dp", p.dp, batch, std::int64_t{1} << 20)) {
+      if (!free("batch.micro") && batch / dp % base_.batch.micro != 0) continue;
+      for (auto tp : sizes("parallel.tp", p.tp, std::gcd(m.heads, m.kv_heads), m.heads))
+        for (auto cp = free("parallel.cp") ? 1 : p.cp; cp <= most_cp; ++cp) {
+          if (tp * cp * dp % (ep * p.etp) != 0) continue;
+          for (auto pp : pipelines_near(ranks, tp * cp * dp)) {
+            auto const all = tp * pp * cp * dp;
+            if (all < ranks) below = std::max(below, all);
+            if (all > ranks && (above == 0 || all < above)) above = all;
+          }
+        }
+    }
+    if (below == 0 && above == 0) return "choose another batch.global, or keep fewer keys as they are (--fix)";
+    auto const both =
+        below > 0 && above > 0 ? fmt::format("{} or {}", below, above) : fmt::format("{}", std::max(below, above));
+    return fmt::format("choose {} ranks, or another batch.global", both);
   }
 
   std::vector<Pipeline> pipelines(std::int64_t pp, std::int64_t microbatches) const {

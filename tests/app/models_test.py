@@ -358,6 +358,21 @@ class Models(AppTest):
         self.good("", *size, *run)
         self.refused("", f"model.load={MODELS / 'gpt2'}", *run, parts=["began with weights of its own", "model.load"])
 
+    def test_another_tokenizer_than_the_models_is_named(self):
+        folder = self.copy("llama")
+        text = str(self.folder / "text.txt")
+        (folder / "tokenizer.json").write_text(byte_tokenizer(1))
+        keys = (f"model.load={folder}", "run.steps=1", "run.ceiling=false", "run.eval_batches=0", "checkpoint.every=0")
+        warning = f"a tokenizer of its own, {folder}/tokenizer.json, and data.tokenizer = \"bytes\" gives other tokens"
+        self.assertIn(warning, self.good("--check", *keys, f"data.path={text}"))
+        run = self.p3d("", *keys, f"data.path={text}")
+        self.assertEqual(run.code, 0, run.text)
+        self.assertIn(warning, run.text)
+        self.assertNotIn(warning, self.good("--check", *keys, "data.format=synthetic"))
+        self.good("data", "tokenize", text, "--tokenizer", folder / "tokenizer.json", "--out", self.folder / "tokens")
+        self.assertNotIn(warning, self.good("--check", *keys, "data.format=megatron", f"data.path={self.folder}/tokens",
+                                            "data.split=0", f"data.tokenizer={folder}/tokenizer.json"))
+
     def test_what_disagrees_with_the_folder_is_refused(self):
         load = f"model.load={MODELS / 'llama'}"
         self.refused("--check", load, "model.hidden=32", "data.format=synthetic",

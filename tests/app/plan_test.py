@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """p3d plan: a layout that it lists can be run, the same words give the same answer, bad words are one error."""
 import csv
+import json
 import re
+import resource
+import signal
+import subprocess
 import unittest
 import xml.etree.ElementTree
 
@@ -12,6 +16,12 @@ from program import AppTest
 CLUSTERS = program.SOURCE / "inputs/clusters"
 MODEL = ["data.format=synthetic", "model.layers=4", "model.hidden=256", "model.heads=4", "model.seq_len=128",
          "batch.global=8", "run.precision=bf16"]
+
+
+def files_of_100_bytes():
+    """Makes a write of more fail, as on a full disk."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 
 
 class Plan(AppTest):
@@ -78,6 +88,19 @@ class Plan(AppTest):
         best = re.search(r"Layout chosen for 4 ranks of EPYC cluster: (tp .*); predicted", run.out).group(1)
         listed = self.plan(*words, "--cluster", str(CLUSTERS / "epyc.toml"), "--ranks", "4", "--top", "1")
         self.assertIn(best, listed)
+
+    def test_samples_of_other_lengths_are_not_graded(self):
+        words = ("input.toml", "run.precision=fp64", f"plan.cluster={CLUSTERS / 'epyc.toml'}", "checkpoint.every=0",
+                 "run.steps=2", "batch.variable=true", "data.shuffle=documents", "data.format=megatron",
+                 f"data.path={program.SOURCE / 'tests/unit/data/reference/order-0'}", "model.vocab_size=2000")
+        run = program.Run(0, (*words, f"run.output_dir={self.results}"), self.folder)
+        self.addCleanup(run.kill)
+        run.finish()
+        self.assertEqual((run.code, run.err), (0, ""), run.out)
+        self.assertNotIn("Predicted", run.out)
+        summary = json.loads((self.results / "summary.json").read_text())
+        self.assertEqual((summary["model_flops_per_step"], summary["recomputed_flops_per_step"]), (0, 0))
+        self.assertNotIn("memory.recompute", summary["bottleneck"])
 
     def test_what_the_input_sets_stays(self):
         run = program.Run(0, ("--check", *MODEL, "--ranks", "8", "parallel.layout=auto", "parallel.tp=2",
@@ -159,7 +182,14 @@ class Plan(AppTest):
         cluster = ("--cluster", str(CLUSTERS / "dgx-h100.toml"))
         for words, expected in (
                 ((*MODEL, *cluster, "--ranks", "8", "--fix", "model.hidden=8"), "a key that the search chooses"),
+                ((*MODEL, *cluster, "--ranks", "8", "--fix", "parallel.tp=2", "--fix", "parallel.tp=1"),
+                 "parallel.tp again: --fix parallel.tp=1"),
                 ((*MODEL, *cluster, "--ranks", "7"), "a number of ranks and a batch that some layout divides"),
+                ((*MODEL, *cluster, "--ranks", "7"), "choose 6 or 8 ranks, or another batch.global"),
+                ((*MODEL, *cluster, "--ranks", "7", "--fix", "parallel.pp=4"), "choose 4 or 8 ranks"),
+                ((*MODEL, *cluster, "--ranks", "100003"), "choose 128 ranks, or another batch.global"),
+                ((*MODEL, "--cluster", self.machine(), "--ranks", "8", "--out", "machine.toml"),
+                 "--out machine.toml, which is read: it would be replaced"),
                 ((*MODEL, "model.layers=300", "model.hidden=16384", *cluster, "--ranks", "2"), "take 256 ranks: "),
                 ((*MODEL, *cluster, "--kernels", "fusd"), "a generation of kernels"),
                 ((*MODEL, "--cluster", "none.toml"), "a cluster file"),
@@ -169,9 +199,39 @@ class Plan(AppTest):
                 ((*MODEL, *cluster, "--ranks", "8", "--what-if", "gemm.best=2x"), "number in (0, 1]"),
                 ((*MODEL, *cluster, "--ranks", "8", "--what-if", "gemm.best=much"), "a factor, 2x, or a value"),
                 ((*MODEL, *cluster, "--ranks", "8,2", "--as-is"), "--as-is with one number of ranks"),
-                ((*MODEL, *cluster, "--ranks", "8", "--csv", "no/folder.csv"), "a file to write")):
+                ((*MODEL, *cluster, "--ranks", "8", "--csv", "no/folder.csv"),
+                 "no/folder.csv: No such file or directory")):
             with self.subTest(expected):
                 self.assertIn(expected, self.plan(*words, code=2))
+        self.assertEqual((self.folder / "machine.toml").read_text(), (CLUSTERS / "dgx-h100.toml").read_text())
+
+    def machine(self):
+        """A cluster file in the folder of the test."""
+        (self.folder / "machine.toml").write_text((CLUSTERS / "dgx-h100.toml").read_text())
+        return "machine.toml"
+
+    def test_an_older_file_stays_where_the_new_one_fails(self):
+        for kind in (".csv", ".svg"):
+            old = self.folder / f"old{kind}"
+            old.write_text("old\n")
+            words = ("plan", *MODEL, "--cluster", self.machine(), "--ranks", "8", f"--{kind[1:]}", old.name)
+            done = subprocess.run([program.PROGRAM, *words], cwd=self.folder, capture_output=True, text=True,
+                                  timeout=program.PATIENCE, preexec_fn=files_of_100_bytes)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(f"{old.name}: File too large", done.stderr)
+            self.assertEqual(old.read_text(), "old\n")
+            self.assertEqual(list(self.folder.glob("*.tmp")), [])
+        link = self.folder / "link.csv"
+        link.symlink_to("old.csv")
+        self.search("--csv", "link.csv")
+        self.assertTrue(link.is_symlink())
+        self.assertRegex((self.folder / "old.csv").read_text(), "^seconds|parallel.tp")
+
+    def test_output_that_is_no_file(self):
+        self.assertIn("\n[model]\n", self.search("--top", "1", "--out", "/dev/stdout"))
+        self.search("--top", "1", "--csv", "/dev/null")
+        said = self.plan(*MODEL, "--cluster", self.machine(), "--ranks", "8", "--csv", "/dev/full", code=2)
+        self.assertIn("/dev/full: No space left on device", said)
 
     def calibrate(self, ranks, *words):
         run = program.Run(ranks, ("plan", "calibrate", *words), self.folder)
@@ -192,11 +252,15 @@ class Plan(AppTest):
 
     def test_bad_calibrations(self):
         for ranks, words, expected in ((1, (), "at least two ranks"), (2, ("--types", "fp12"), "types of this build"),
-                                       (2, ("--out", "no/folder.toml"), "a file to write")):
+                                       (2, ("--out", "no/folder.toml"), "a file to write"),
+                                       (2, ("--out", "."), "Is a directory")):
             with self.subTest(expected):
+                (self.folder / "cluster.toml").write_text("old\n")
                 run = self.calibrate(ranks, *words)
                 self.assertEqual(run.code, 2, run.out + run.err)
                 self.assertEqual(run.err.count(expected), 1, run.out + run.err)
+                self.assertEqual((self.folder / "cluster.toml").read_text(), "old\n")
+                self.assertNotIn("Measuring", run.out)
 
     def test_grade(self):
         with open(self.folder / "rows.csv", "w") as file:

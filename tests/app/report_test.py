@@ -260,6 +260,7 @@ class Refusals(Report):
         good = self.write_run("good", ["1,64,2,1,0.001,1,1,\n"])
         self.refused(r"No such file or directory", good.name, "--out", "nowhere/page.html")
         self.refused(r"Is a directory", good.name, "--out", folder.name)
+        self.refused("--out good/metrics.csv, which is read", good.name, "--out", "good/metrics.csv")
         self.refused(".*--nonsense", good.name, "--nonsense")
         self.assertFalse((self.folder / "report.html").exists())
 

@@ -189,6 +189,12 @@ class Tokenize(AppTest):
         code, shown, _ = p3d("data", "show", "one", "two", folder=self.folder)
         self.assertIn(f"made with gpt2.json, 1300 tokens (hash {note['tokenizer']['hash']}); token 0 after each", shown)
         self.assertRegex(shown, r"made with bytes, 256 tokens \(hash [0-9a-f]{16}\); nothing after a document")
+        code, shown, _ = p3d("data", "head", "one", "--tokenizer", GPT2, folder=self.folder)
+        self.assertEqual(code, 0)
+        self.assertIn("text: Document 0 is number 0.", shown)
+        code, shown, err = p3d("data", "head", "one", "--tokenizer", "bytes", folder=self.folder)
+        self.assertEqual((code, shown), (2, ""))
+        self.assertIn(f"found:    tokens of gpt2.json (hash {note['tokenizer']['hash']}), as one.meta.json says\n", err)
         # Another length of PREFIX.bin: the note is of other tokens.
         with open(self.folder / "one.bin", "ab") as file:
             file.write(b"\0\0")

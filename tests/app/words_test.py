@@ -85,6 +85,37 @@ class CommandLines(Words):
                     self.refused(f"{option}: {re.escape(value)} is no (whole )?number from ", "schedule", "simulate",
                                  "input.toml", f"{option}={value}")
 
+    def test_options_that_do_not_go_together(self):
+        (self.folder / "costs.csv").write_text("0,1,1,1\n")
+        for found, words in (
+                ("--stop: an empty string", ("generate", "x.h5", "--stop", "")),
+                ("--logprobs requires --json", ("generate", "x.h5", "--logprobs", "3")),
+                ("--tokenizer requires --file", ("eval", "x.h5", "--tokenizer", "bytes")),
+                ("--(unit|costs) excludes --(unit|costs)", ("schedule", "simulate", "input.toml", "--unit", "--costs",
+                                                            "costs.csv"))):
+            with self.subTest(found):
+                self.refused(found, *words, ranks=2)
+
+    def test_a_schedule_that_takes_no_time(self):
+        (self.folder / "costs.csv").write_text("0,0,0,0\n1,0,0,0\n")
+        for command in ("simulate", "compare"):
+            run = self.words("schedule", command, "input.toml", "parallel.pp=2", "pipeline.schedule=1f1b", "--costs",
+                             "costs.csv", "--svg", "zero.svg", "--latency", "0")
+            self.assertEqual((run.code, run.err), (0, ""), run.out)
+            self.assertNotIn("nan", run.out + (self.folder / "zero.svg").read_text())
+        self.refused('"0,1,1,1"', "schedule", "simulate", "input.toml", "--costs", self.costs("0,0,0,0\n0,1,1,1\n"))
+
+    def costs(self, text):
+        (self.folder / "other.csv").write_text(text)
+        return "other.csv"
+
+    def test_written_files_are_no_inputs(self):
+        table = self.costs("0,1,1,1\n")
+        self.refused(f"--csv {table}, which is read", "schedule", "show", "input.toml", "--costs", table, "--csv",
+                     table)
+        self.refused("--text ./input.toml, which is read", "schedule", "show", "input.toml", "--text", "./input.toml")
+        self.assertEqual((self.folder / "input.toml").read_text(), program.MODEL)
+
     def test_a_layout_that_would_wrap(self):
         file = self.train()
         for word in ("parallel.tp=99999999999", "parallel.tp=4294967297", "parallel.pp=0", "parallel.dp=two"):
@@ -129,6 +160,78 @@ class Text(Words):
             self.assertIn("; 12 windows of 16 tokens; synthetic", run.out)  # 3 batches of 4
             found = float(re.search(r"loss (\d+\.\d+)", run.out)[1])
             self.assertTrue(math.isclose(found, trained, rel_tol=1e-5), (run.out, trained))
+
+    def test_windows_of_a_validation(self):
+        (self.folder / "few.txt").write_text("few words " * 20)  # 200 tokens: 19 for validation, a window
+        (self.folder / "more.txt").write_text("many more words " * 200)  # 3200 tokens: 319, 19 windows
+        for weight, ran, evaluated in ((1000, "16 reads of 1 of 20 windows", "makes 16 reads of 1 of them"),
+                                       (1, "16 reads of 9 of 20 windows", "makes 16 reads of 9 of them"),
+                                       (0, "16 of 19 windows", "reads 16 of them")):
+            with self.subTest(weight=weight):
+                source = f'data.source=[{{path="few.txt", weight={weight}}}, {{path="more.txt", weight=1}}]'
+                run = self.words("input.toml", "data.split=0.1", "run.steps=1", "run.eval_batches=4",
+                                 f"run.output_dir={self.results}-{weight}",
+                                 *(["data.path=[]", source] if weight else ["data.path=more.txt"]))
+                self.assertEqual((run.code, run.err), (0, ""), run.out)
+                self.assertRegex(run.out, rf"validation loss [0-9.]+ \(perplexity [0-9.]+; {ran}\)")
+                model = f"{self.results}-{weight}"
+                self.assertIn(f" (each validation of the run itself {evaluated}); ", self.words("eval", model).out)
+                shorter = self.words("eval", model, "--seq-len", "8")
+                self.assertEqual(shorter.code, 0, shorter.err)
+                self.assertIn("of 8 tokens, the whole validation split; ", shorter.out)
+
+    def test_nothing_to_predict(self):
+        text = "".join(f"line {i} is no other line\n" for i in range(100))
+        (self.folder / "text.txt").write_text(text + "\n" * (len(text) // 8))  # more than the last tenth
+        for masks in ("data.eod_mask_loss=true", "data.pack=true"):
+            with self.subTest(masks=masks):
+                words = ("input.toml", "data.split=0.1", "data.eod_token=10", masks, "run.steps=1")
+                said = self.refused(r"none in \d+ windows \(data.split = 0.1\): no target counts behind data.eod_token",
+                                    *words, f"run.output_dir={self.results}-no")
+                self.assertIn("run.eval_batches = 0", said)
+                where = f"run.output_dir={self.results}-{masks[5:8]}"
+                run = self.words(*words, "run.eval_batches=0", where)
+                self.assertEqual((run.code, run.err), (0, ""), run.out)
+                self.refused("none: no target counts behind the end of a document", "eval", where[15:], ranks=2)
+        (self.folder / "text.txt").write_text("\n" * 1000)
+        run = self.words("input.toml", "data.split=0", "data.eod_token=10", "data.eod_mask_loss=true", "run.steps=3",
+                         f"run.output_dir={self.results}-empty")
+        self.assertEqual(run.code, 0, run.out + run.err)
+        self.assert_once("warning: step 1 has no token to predict", run.err)
+        self.assertEqual(run.err.count("\n"), 1, run.err)
+
+    def test_eval_of_other_data_than_the_runs(self):
+        words = ("run.steps=1", "checkpoint.every=1", "data.split=0.1", f"run.output_dir={self.results}")
+        run = self.words("input.toml", *words)
+        self.assertEqual((run.code, run.err), (0, ""), run.out)
+        file = str(next((self.results / "checkpoints").glob("*.h5")))
+        same = self.words("eval", file, "--progress=0", "--seq-len", "64")
+        self.assertEqual((same.code, same.err), (0, ""), same.out)
+        for length in ("465", str(1 << 24)):  # of 4656 bytes 465 are held out
+            said = self.refused(length, "eval", file, "--seq-len", length, ranks=2)
+            self.assertIn("--seq-len of at most 464: the data of the run", said)
+        text = self.folder / "text.txt"
+        text.write_text(text.read_text().replace("line 7 ", "line 8 "))
+        said = self.refused("training data: hash [0-9a-f]{16} in the checkpoint, [0-9a-f]{16} here", "eval", file,
+                            ranks=2)
+        self.assertIn("--file", said)
+        self.assertEqual(self.words("eval", file, "--progress=0", "--file", "text.txt").code, 0)
+
+    def test_eval_of_learned_positions(self):
+        file = self.train("model.position=learned", "data.split=0.1")
+        for more in ((), ("--file", "text.txt")):
+            said = self.refused("17", "eval", file, "--seq-len", "17", *more)
+            self.assertIn("fix:      leave it out, or give at most 16\n", said)
+
+    def test_eval_of_weights_that_are_no_numbers(self):
+        done = self.words("export", self.train(), "model")
+        self.assertEqual(done.code, 0, done.out + done.err)
+        weights = self.folder / "model" / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-64] + b"\xff" * 64)  # NaN in every type
+        run = self.words("eval", "model", "--file", "text.txt", "--tokenizer", "bytes", "--progress=0", ranks=2)
+        self.assertEqual(run.code, 4, run.out + run.err)
+        self.assertIn("loss nan nats per token", run.out)
+        self.assert_once("expected: a finite loss\nfound:    loss nan\nwhere:    ", run.err)
 
     def test_eval_without_a_validation_split(self):
         file = self.train("data.split=0")

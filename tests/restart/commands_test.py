@@ -79,7 +79,8 @@ class Commands(unittest.TestCase):
         self.assertIn(f"{name}: damaged in bad.h5", out)
 
     def test_diff(self):
-        self.assertIn("largest difference 0.000e+00", self.good("checkpoint", "diff", self.half, self.half))
+        self.assertRegex(self.good("checkpoint", "diff", self.half, self.half),
+                         r"\A\d+ arrays compared: both files have the same state\n\Z")
         code, out, _ = tool(self.folder, "checkpoint", "diff", self.half, self.last)
         self.assertEqual(code, 1)
         self.assertRegex(out, r"step: 15 \| 30\n")

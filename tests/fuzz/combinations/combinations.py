@@ -45,6 +45,7 @@ def parse_arguments():
     parser.add_argument("--first", type=int, default=1, help="number of the first case")
     parser.add_argument("--runs", type=int, default=40, help="cases")
     parser.add_argument("--seeds", help="numbers of the cases in place of --first and --runs, such as 1-10,17")
+    parser.add_argument("--many", action="store_true", help="other cases, of 12 to 25 features each")
     parser.add_argument("--jobs", type=int, default=1, help="cases at the same time")
     parser.add_argument("--case", help="the items of one case in place of random ones")
     parser.add_argument("--folder", type=pathlib.Path, help="where files of the cases are (default: a temporary one)")
@@ -154,7 +155,7 @@ def run(options, folder):
     starter = Starter(options.program.resolve(), shlex.split(options.mpiexec), folder, 60.0)
     folder.mkdir(parents=True, exist_ok=True)
     fixtures.make(starter)
-    cases = [Case.parse(options.case)] if options.case else [generate(seed) for seed in numbers(options)]
+    cases = [Case.parse(options.case)] if options.case else [generate(seed, options.many) for seed in numbers(options)]
     begin, outcomes = time.monotonic(), []
     first_found = {}
     with multiprocessing.Pool(options.jobs, start_worker, (options, folder)) as pool:
@@ -181,7 +182,7 @@ def main():
     options = parse_arguments()
     if options.print:
         for seed in numbers(options):
-            print(f"{seed}: {generate(seed).text()}")
+            print(f"{seed}: {generate(seed, options.many).text()}")
         return 0
     if options.folder:
         return run(options, options.folder.resolve())

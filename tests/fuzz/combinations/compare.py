@@ -90,6 +90,8 @@ def choices(record):
 def arrays(said, tolerance):
     """What `p3d checkpoint diff` said."""
     found = re.search(r"arrays? compared: largest difference (\S+) at (.*)", said)
+    if re.search(r"arrays? compared: both files have the same state", said):
+        return ""
     if not found:
         return "p3d checkpoint diff: " + said.strip()[-300:]
     for line in said.splitlines():

@@ -77,12 +77,13 @@ MISFITS = (
     ("precision.gradients", "bf16"), ("memory.limit", "1e-06"))
 
 
-def generate(seed):
-    d = Draw("combinations", seed)
+def generate(seed, many=False):
+    """Case `seed`. `many`: other cases, of 12 to 25 features, in which a second start has a schedule of its own."""
+    d = Draw("combinations of many" if many else "combinations", seed)
     theme = d.weighted(THEMES)
     f = Draft(d, theme)
     f.experts = theme == "experts" or d.chance(0.12)
-    f.wants = choose(d, theme, 3 + d.below(10))
+    f.wants = choose(d, theme, 12 + d.below(14) if many else 3 + d.below(10))
     layouts.mesh(f)
     layouts.expert_mesh(f)
     layouts.batch(f)
@@ -106,7 +107,7 @@ def generate(seed):
                   ("model.moe.bias_update_rate", "model.moe.choice_bias", "model.moe.capacity_factor",
                    "model.moe.z_coefficient")}
     if "resume" in f.wants:
-        resume(f)
+        resume(f, many)
     if any(name in f.wants for name in AFTER) and not f.has("checkpoint.every"):
         f.set(checkpoint__every=1)
     f.keys.update(f.acts)
@@ -127,8 +128,8 @@ def choose(d, theme, number):
     return chosen
 
 
-def resume(f):
-    """Another layout for the second start: mesh, order, context, schedule, memory."""
+def resume(f, many):
+    """Another layout for the second start: mesh, order, context, memory; with `many` the schedule too, and more."""
     d = f.draw
     steps = int(f.get("run.steps", 3))
     if steps < 2 or f.has("model.load") or f.get("checkpoint.resume") is not None:
@@ -167,16 +168,51 @@ def resume(f):
         layouts.sequence(g)
     if g.experts and int(f.get("model.moe.experts", 8)) % 2 == 0 and g.stage_ranks % 2 == 0 and d.chance(0.6):
         g.set(parallel__ep=2)
+    if many:
+        second_schedule(f, g)
     features = (layouts.order, layouts.context, states.shard, states.recompute, layouts.lookahead, layouts.p2p)
-    for feature in d.shuffled(features)[:3]:
+    if many:
+        features += (states.offload, layouts.embedding, layouts.sums, states.preset, states.limit,
+                     states.post_validation)
+    for feature in d.shuffled(features)[:5 if many else 3]:
         feature(g)
     if f.has("optimizer.post_validation") and g.get("pipeline.p2p") == "ring":
         g.set(pipeline__p2p="batched")
     if f.has("model.moe.capacity_factor") and g.cp > 1:
         g.set(context__order="contiguous")
     for key, value in g.keys.items():
-        if is_layout(key):
+        if is_layout(key) and key not in FOLLOWED:
             f.acts[f"@resume.{key}"] = value
     # The global batch is a number of the run: both starts must give the same.
     f.keys.pop("batch.microbatches", None)
     f.set(batch__global=batch)
+
+
+# Keys of the first start by which features of the second one choose.
+FOLLOWED = ("model.tied_embeddings", "model.dropout", "model.preset", "model.layers", "model.moe.bias_update_rate",
+            "model.moe.aux_loss", "run.precision", "precision.moments", "batch.variable", "optimizer.delay",
+            "pipeline.delays", "comm.compress", "comm.workers")
+
+
+def second_schedule(f, g):
+    """The schedule of the second start, its stages, and whether it divides the vocabulary."""
+    d = f.draw
+    g.keys.update({key: f.get(key) for key in FOLLOWED if f.has(key)})
+    g.tied, g.predicts, g.shared = f.tied, f.predicts, f.shared
+    if g.pp == 1:
+        return
+    name = d.among(*(name for name in layouts.SCHEDULES if name != "file"))
+    chunks = layouts.CHUNKS.get(name, 1)
+    if chunks * g.pp > f.layers or name == "dualpipe_v" and g.microbatches < 2 * g.pp:
+        name, chunks = d.among("1f1b", "gpipe", "zb_h1", "zb_h2", "eager_1f1b"), 1
+    g.chunks = chunks
+    g.set(pipeline__schedule=name)
+    if d.chance(0.4):
+        dealt = [1] * (chunks * g.pp)
+        for _ in range(f.layers - len(dealt)):
+            dealt[d.below(len(dealt))] += 1
+        g.set(pipeline__layers_per_stage=dealt)
+    elif d.chance(0.3):
+        g.set(pipeline__layers_per_stage="cost")
+    if not f.predicts and not f.has("pipeline.vocab_parallel") and d.chance(0.4):
+        g.set(pipeline__vocab_parallel=True)

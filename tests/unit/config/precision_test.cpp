@@ -62,7 +62,19 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"pipeline = \"fp32\"\n", "bf16", "precision.pipeline", "\"fp32\"", "leave precision.pipeline out"},
         Refusal{"pipeline = \"fp16\"\n", "fp32", "precision.pipeline", "\"fp16\"", "leave precision.pipeline out"},
         Refusal{"moments = \"bf16\"\n[optimizer]\nbeta2 = 0.999\n", "bf16", "precision.moments", "beta2 = 0.999",
-                "lower optimizer.beta2"}));
+                "lower optimizer.beta2"},
+        Refusal{"loss_scale = 1e-40\n", "fp16", "precision.loss_scale", "1e-40", "at least"}));
+
+TEST(Precision, EpsIsNoZero) {
+  std::string const eps = "[optimizer]\neps = 1e-50\n";
+  for (char const* narrow : {"fp32", "bf16", "fp16"}) {
+    auto const error = only_error(parse(input(narrow, eps), {}, 0));
+    EXPECT_EQ(error.key, "optimizer.eps");
+    expect_contains(error.found, "it would be 0");
+    expect_contains(error.fix, "raise optimizer.eps");
+  }
+  EXPECT_TRUE(parse(input("fp64", eps), {}, 0).config);
+}
 
 TEST(Precision, DefaultsFollowTheRun) {
   struct Expected {
