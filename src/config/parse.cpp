@@ -171,7 +171,7 @@ ParseResult parse_text(std::string_view text, std::string const& name, std::stri
 bool allowed(Config const& config) {
   // An input without entries: errors name no places, and nobody reads them.
   Input const nothing_written;
-  Sources const sources(nothing_written);
+  auto const sources = Sources::of_whole(nothing_written);
   KeyErrors errors;
   check_rules({config, sources, config.num_ranks(), errors});
   return errors.size() == 0;

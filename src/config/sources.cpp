@@ -9,7 +9,7 @@ namespace p3d::config {
 
 Sources::Kind Sources::kind(std::string_view key) const {
   auto const it = map_.find(key);
-  return it == map_.end() ? Kind::by_default : it->second.kind;
+  return it == map_.end() ? unnoted_ : it->second.kind;
 }
 
 Entry const* Sources::entry(std::string_view key) const {
@@ -24,6 +24,7 @@ std::string Sources::place(std::string_view key, Config const& config) const {
   auto const* e = entry(key);
   switch (kind(key)) {
     case Kind::given:
+      if (!e) break;  // of a whole Config, whose values have no place
       if (!e->from_file()) return input_.place(*e, *e->node);
       return fmt::format("{} ({} = {})", input_.place(*e, *e->node), key, value);
     case Kind::preset:

@@ -15,6 +15,12 @@ namespace p3d::config {
 class Sources {
 public:
   explicit Sources(Input const& input) : input_(input) {}
+  /// The sources of a Config that is whole: every value counts as written, as in the resolved input of a run.
+  static Sources of_whole(Input const& input) {
+    Sources out(input);
+    out.unnoted_ = Kind::given;
+    return out;
+  }
 
   /// Notes that the key was set by `entry` (which must outlive this).
   void set_given(std::string const& key, Entry const& entry) { map_[key] = {Kind::given, &entry}; }
@@ -49,6 +55,7 @@ private:
   Kind kind(std::string_view key) const;
 
   Input const& input_;
+  Kind unnoted_ = Kind::by_default;  ///< the kind of keys of which nothing was noted
   std::map<std::string, Source, std::less<>> map_;
 };
 

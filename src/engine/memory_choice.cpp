@@ -183,6 +183,7 @@ MemoryChoice choose_memory(config::Config const& c) {
   if (c.memory.limit == 0) return {c, ""};
   double const limit = c.memory.limit * gib;
   auto all = candidates(c);
+  P3D_REQUIRE(!all.empty(), "of the ways to keep less in memory one is allowed, where the input is");
   for (auto& x : all) price(c, x);
   auto const fits = [&](Candidate const& x) { return x.bytes <= limit; };
   // Offloaded activations come last, as they make a rank wait for a disk in every microbatch.

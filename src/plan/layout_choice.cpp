@@ -62,7 +62,7 @@ PlannedInput parse_planned_file(std::string const& path, std::vector<std::string
 
 std::string grade_step(config::Config const& config, double measured) {
   if (config.plan.cluster.empty() || measured <= 0) return "";
-  if (config.batch.variable) return "";  // the prediction is for samples of model.seq_len tokens, which few steps have
+  if (!not_predicted(config).empty()) return "";  // the step did other work
   auto const cluster = config::parse_cluster_file(config.plan.cluster);
   if (!cluster.cluster) return "";
   try {

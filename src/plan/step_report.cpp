@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace p3d::plan {
@@ -59,7 +60,20 @@ std::string describe(config::Config const& c, config::Cluster const& cluster, St
   for (auto part : base::values_of<TimePart>())
     if (double const s = time[part]; s > 5e-5 * seconds)
       text += fmt::format("  {:<14} {:>10.4g} s {:>6.1f} %\n", base::to_string(part), s, 100 * s / seconds);
+  if (auto const rest = not_predicted(c); !rest.empty()) text += fmt::format("Not in these seconds: {}\n", rest);
   return text;
+}
+
+std::string not_predicted(config::Config const& c) {
+  std::vector<std::string> parts;
+  auto const& m = c.memory;
+  for (auto const& [key, place] :
+       {std::pair("offload_optimizer", m.offload_optimizer), std::pair("offload_parameters", m.offload_parameters),
+        std::pair("offload_activations", m.offload_activations)})
+    if (place != config::OffloadTo::none)
+      parts.push_back(fmt::format("the copies of memory.{} = \"{}\"", key, to_string(place)));
+  if (c.batch.variable) parts.push_back("that samples of batch.variable are shorter than model.seq_len");
+  return base::join(parts);
 }
 
 std::string sensitivity(config::Config const& c, config::Cluster const& cluster, KernelGeneration const& kernels) {

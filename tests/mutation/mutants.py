@@ -401,6 +401,7 @@ LATE = [
      "engine_delay_np2"),
     ("trainer.cpp", "if (flows && !begun) s.memory.round_ahead(", "if (false) s.memory.round_ahead(",
      "engine_delay_np2"),
+    ("../config/sources.hpp", "    out.unnoted_ = Kind::given;\n", "", "unit_config"),
     ("not_finite.cpp", ".in_weights = first < n,", ".in_weights = false,", "app_failures"),
     ("not_finite.cpp", "0, rounds_to_infinity<typename P::Storage>()", "0, std::numeric_limits<double>::infinity()",
      "app_failures"),
@@ -486,7 +487,7 @@ PLAN = [
     ("search.cpp", "microbatches % pp == 0", "true", "unit_plan"),
     ("search.cpp", "out.parallel.sequence = c.tp > 1;", "out.parallel.sequence = false;", "unit_plan"),
     ("pipeline.cpp", "way.close_pairs || execution.p2p != schedule::P2p::separate", "way.close_pairs", "unit_plan"),
-    ("layout_choice.cpp", "if (config.batch.variable) return \"\";", "", "unit_plan"),
+    ("layout_choice.cpp", "if (!not_predicted(config).empty()) return \"\";", "", "unit_plan"),
 ]
 
 ROOMS = {"kernels": KERNELS, "linalg": LINALG, "parallel": [*PARALLEL, *COMPRESSION],

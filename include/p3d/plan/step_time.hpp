@@ -101,4 +101,7 @@ std::string sensitivity(config::Config const& config, config::Cluster const& clu
 /// `bytes`: predicted_bytes().
 std::string describe(config::Config const& config, config::Cluster const& cluster, StepTime const& time, double bytes);
 
+/// The work of a step that predictions leave out, in words; "" where there is none.
+std::string not_predicted(config::Config const& config);
+
 }  // namespace p3d::plan

@@ -145,6 +145,22 @@ TEST(Memory, SequenceParallelismHasTokensForEveryRank) {
   good("[parallel]\nsequence = true\n" + four + "seq_len = 3\n[batch]\nmicro = 2\n");
 }
 
+// memory.limit asks the rules about a whole Config, which does not know what was written: a width of heads that does
+// not follow from model.hidden, or a layout that is chosen.
+TEST(Memory, WholeConfigsAreAllowedWhereTheirInputIs) {
+  for (std::string const& text :
+       {std::string("[model]\nhidden = 13\nheads = 2\nhead_dim = 6\n"), std::string("[batch]\nglobal = 8\nmicro = 2\n"),
+        std::string("[model]\npreset = \"qwen3-0.6b\"\n"), std::string("[model.moe]\nexperts = 4\nffn = 24\n")}) {
+    auto const result = parse(text + "[data]\nformat = \"synthetic\"\n");
+    ASSERT_TRUE(result.config) << text;
+    EXPECT_TRUE(allowed(*result.config)) << text;
+  }
+  auto wrong = *parse("[model]\nhidden = 16\nheads = 2\n[data]\nformat = \"synthetic\"\n").config;
+  wrong.memory.shard = Shard::gradients;
+  wrong.memory.offload_parameters = OffloadTo::disk;
+  EXPECT_FALSE(allowed(wrong));
+}
+
 TEST(Memory, OffloadedActivationsNeedMicrobatchesThatWait) {
   std::string const disk = "offload_activations = \"disk\"\n";
   refused(disk + "[batch]\nmicrobatches = 2\n", "memory.offload_activations", "at least 3 microbatches", "2");

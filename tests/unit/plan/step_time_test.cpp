@@ -60,6 +60,11 @@ TEST(StepTime, GradesStepsOfTheSameWork) {
   EXPECT_EQ(plan::grade_step(c, 0.0), "") << "no step was measured";
   c.batch.variable = true;
   EXPECT_EQ(plan::grade_step(c, 0.5), "") << "samples are shorter than those of the prediction";
+  c.batch.variable = false;
+  EXPECT_EQ(plan::not_predicted(c), "");
+  c.memory.offload_optimizer = config::OffloadTo::host;
+  EXPECT_EQ(plan::not_predicted(c), "the copies of memory.offload_optimizer = \"host\"");
+  EXPECT_EQ(plan::grade_step(c, 0.5), "");
 }
 
 /// Seconds by part of three rows of benchmarks/plan/rows.csv, from the prototype of the model in Python.
