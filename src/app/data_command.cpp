@@ -92,16 +92,14 @@ void say_tokens(TokenFiles const& source, layout::Range tokens, Line const& line
 /// Throws for token files whose note names another tokenizer than the one that is given: its text would be wrong.
 void require_their_tokenizer(TokenFiles const& source, Line const& line, text::Tokenizer const& tokenizer) {
   if (source.format() != config::DataFormat::megatron) return;
-  auto const words = [](std::string const& name, std::string const& pattern, std::uint64_t hash) {
-    return fmt::format("{}{} (hash {:016x})", name, pattern.empty() ? "" : ", pattern " + pattern, hash);
-  };
+  text::TokenOrigin const given{.tokenizer = line.tokenizer, .pattern = line.pattern, .hash = tokenizer.hash()};
   for (auto const& file : source.files()) {
     auto const origin = text::read_origin(file.path);
-    if (!origin || (origin->hash == tokenizer.hash() && origin->pattern == line.pattern)) continue;
+    if (!origin || text::same_tokenizer(*origin, given)) continue;
     base::refuse(
-        {.expected = "tokens of " + words(line.tokenizer, line.pattern, tokenizer.hash()),
-         .found = fmt::format("tokens of {}, as {} says", words(origin->tokenizer, origin->pattern, origin->hash),
-                              text::origin_file(file.path)),
+        {.expected = "tokens of " + text::tokenizer_in_words(given),
+         .found =
+             fmt::format("tokens of {}, as {} says", text::tokenizer_in_words(*origin), text::origin_file(file.path)),
          .where = "--tokenizer, and " + file.path,
          .fix = fmt::format("name {}: --tokenizer, or leave the option out to see ids alone", origin->tokenizer)});
   }

@@ -7,6 +7,7 @@
 #include "text_commands.hpp"
 #include "words.hpp"
 
+#include <p3d/run/checkpoint.hpp>
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
 #include <p3d/base/text.hpp>
@@ -116,13 +117,12 @@ std::int64_t windows_of_the_run(config::Config const& c) { return c.run.eval_bat
 
 /// Throws where the data files of the run are not what it was trained on: their validation split is another one.
 void require_same_data(StoredModel const& model, data::TokenSource const& source) {
-  auto const stored = model.checkpoint->header.data_hash;
-  if (stored == 0 || stored == source.hash()) return;  // an imported model has no hash of data
-  base::refuse(
-      {.expected = "the data that the run was trained on",
-       .found = fmt::format("training data: hash {:016x} in the checkpoint, {:016x} here", stored, source.hash()),
-       .where = source.describe(),
-       .fix = "restore the files of data.path or data.source, or give a text to evaluate on: --file"});
+  auto const& header = model.checkpoint->header;
+  if (header.data_hash == 0 || header.data_hash == source.hash()) return;  // an imported model has no hash of data
+  base::refuse({.expected = "the data that the run was trained on",
+                .found = run::data_difference(header, source.hash()),
+                .where = source.describe(),
+                .fix = "restore the files of data.path or data.source, or give a text to evaluate on: --file"});
 }
 
 /// Throws where the windows that --seq-len asks for are longer than the parts of the data. The data are opened with the

@@ -69,10 +69,7 @@ config::Config make_input(ModelWords const& words, std::string const& precision)
 
 /// The tokenizer beside the model, for the checkpoint to carry; none when p3d cannot read it.
 io::StoredTokenizer find_tokenizer(std::string const& folder, std::int64_t vocab_size) {
-  for (char const* name : {"tokenizer.json", "tokenizer.model"}) {
-    auto const path = (fs::path(folder) / name).string();
-    std::error_code ignored;
-    if (!fs::is_regular_file(path, ignored)) continue;
+  for (auto const& path : text::tokenizer_files(folder)) {
     try {
       return run::open_tokenizer(path, "", vocab_size, true).stored;
     } catch (base::Error const& e) {

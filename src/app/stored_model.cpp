@@ -124,10 +124,8 @@ std::string find_model(std::string const& given) {
 /// when p3d cannot read it.
 io::StoredTokenizer folder_tokenizer(std::string const& folder, std::int64_t vocab_size) {
   std::optional<base::Error> unreadable;
-  for (char const* name : {"tokenizer.json", "tokenizer.model"}) {
-    if (!has_file(folder, name)) continue;
+  for (auto const& path : text::tokenizer_files(folder)) {
     try {
-      auto const path = (fs::path(folder) / name).string();
       auto out = run::open_tokenizer(path, "", vocab_size, false).stored;
       out.file = text::read_tokenizer_file(path);
       return out;

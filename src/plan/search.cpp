@@ -178,13 +178,12 @@ private:
     return of % own == 0 ? std::vector{own} : std::vector<std::int64_t>{};
   }
 
-  void predict_all() {
+  /// Calls visit(tp, pp, cp, ep, dp, micro) for the meshes of so many ranks that divide the model and the batch, until
+  /// it returns true. Returns whether it did.
+  template <class Visit>
+  bool visit_meshes(std::int64_t ranks, Visit const& visit) const {
     auto const& m = base_.model;
     auto const& p = base_.parallel;
-    std::int64_t const ranks = options_.ranks;
-    std::vector<Recompute> recompute{base_.memory.recompute};
-    if (free("memory.recompute") || base_.memory.recompute == Recompute::automatic)
-      recompute = {Recompute::none, Recompute::full};
     auto const batch = base_.batch.global;
     for (auto tp : sizes("parallel.tp", p.tp, ranks, m.heads)) {
       if (m.heads % tp != 0 || m.kv_heads % tp != 0) continue;
@@ -198,13 +197,26 @@ private:
           for (auto micro : sizes("batch.micro", base_.batch.micro, batch / dp, most_micro))
             for (auto ep : sizes("parallel.ep", p.ep, m.moe.on() ? m.moe.experts : 1, m.moe.experts + 1)) {
               if (tp * cp * dp % (ep * p.etp) != 0) continue;
-              for (auto r : recompute)
-                for (auto const& line : pipelines(pp, batch / dp / micro))
-                  add_shards(tp, pp, cp, ep, dp, micro, line, r);
+              if (visit(tp, pp, cp, ep, dp, micro)) return true;
             }
         }
       }
     }
+    return false;
+  }
+
+  void predict_all() {
+    auto const& m = base_.model;
+    std::int64_t const ranks = options_.ranks;
+    std::vector<Recompute> recompute{base_.memory.recompute};
+    if (free("memory.recompute") || base_.memory.recompute == Recompute::automatic)
+      recompute = {Recompute::none, Recompute::full};
+    auto const batch = base_.batch.global;
+    visit_meshes(ranks, [&](auto tp, auto pp, auto cp, auto ep, auto dp, auto micro) {
+      for (auto r : recompute)
+        for (auto const& line : pipelines(pp, batch / dp / micro)) add_shards(tp, pp, cp, ep, dp, micro, line, r);
+      return false;
+    });
     if (all_.empty())
       base::refuse(fmt::format("a number of ranks and a batch that some layout divides (batch.global = {}, {} layers, "
                                "{} heads)",
@@ -212,40 +224,14 @@ private:
                    fmt::format("{} ranks", ranks), "--ranks", nearest_ranks());
   }
 
-  /// The pipeline ranks that a layout of about `ranks` ranks may have, where the other axes have `each`: those on both
-  /// sides of the wanted number.
-  std::vector<std::int64_t> pipelines_near(std::int64_t ranks, std::int64_t each) const {
-    if (!free("parallel.pp")) return {base_.parallel.pp};
-    if (base_.pipeline.layer_split == config::LayerSplit::list) {
-      auto const stages = std::ssize(base_.pipeline.layers_per_stage);
-      return divisors(stages, stages);
-    }
-    auto const below = std::clamp<std::int64_t>(ranks / each, 1, base_.model.layers);
-    return {below, std::min(below + 1, base_.model.layers)};
-  }
-
-  /// The advice where no layout divides the ranks: the next numbers below and above that one divides, by the conditions
-  /// of predict_all().
+  /// The advice where no layout divides the ranks: the next numbers below and above that one divides.
   std::string nearest_ranks() const {
-    auto const& m = base_.model;
-    auto const& p = base_.parallel;
-    std::int64_t const ranks = options_.ranks, batch = base_.batch.global;
-    std::int64_t below = 0, above = 0;
-    auto const most_cp = std::min(free("parallel.cp") ? m.seq_len / 2048 + 1 : p.cp, m.seq_len / 2);
-    auto const ep = free("parallel.ep") ? 1 : p.ep;
-    // An axis has at most a million ranks.
-    for (auto dp : sizes("parallel.dp", p.dp, batch, std::int64_t{1} << 20)) {
-      if (!free("batch.micro") && batch / dp % base_.batch.micro != 0) continue;
-      for (auto tp : sizes("parallel.tp", p.tp, std::gcd(m.heads, m.kv_heads), m.heads))
-        for (auto cp = free("parallel.cp") ? 1 : p.cp; cp <= most_cp; ++cp) {
-          if (tp * cp * dp % (ep * p.etp) != 0) continue;
-          for (auto pp : pipelines_near(ranks, tp * cp * dp)) {
-            auto const all = tp * pp * cp * dp;
-            if (all < ranks) below = std::max(below, all);
-            if (all > ranks && (above == 0 || all < above)) above = all;
-          }
-        }
-    }
+    auto const divides = [&](std::int64_t ranks) { return visit_meshes(ranks, [](auto...) { return true; }); };
+    std::int64_t const wanted = options_.ranks;
+    std::int64_t below = wanted - 1, above = wanted + 1;
+    while (below > 0 && !divides(below)) --below;
+    while (above <= 2 * wanted && !divides(above)) ++above;
+    if (above > 2 * wanted) above = 0;
     if (below == 0 && above == 0) return "choose another batch.global, or keep fewer keys as they are (--fix)";
     auto const both =
         below > 0 && above > 0 ? fmt::format("{} or {}", below, above) : fmt::format("{}", std::max(below, above));

@@ -5,11 +5,10 @@
 #include <p3d/base/text.hpp>
 #include <p3d/text/token_origin.hpp>
 #include <p3d/text/tokenize.hpp>
+#include <p3d/text/tokenizer.hpp>
 #include <p3d/run/text.hpp>
 
 #include <fmt/format.h>
-
-#include <filesystem>
 
 namespace p3d::run {
 
@@ -30,10 +29,7 @@ std::string note_about_data(config::Config const& c) {
 std::string note_about_tokenizer(config::Config const& c, text::Tokenizer const& tokenizer) {
   bool const known = c.data.format == config::DataFormat::text || c.data.tokenizer != "bytes";
   if (c.model.load.empty() || !known) return "";
-  for (char const* name : {"tokenizer.json", "tokenizer.model"}) {
-    auto const path = (std::filesystem::path(c.model.load) / name).string();
-    std::error_code unknown;
-    if (!std::filesystem::is_regular_file(path, unknown)) continue;
+  for (auto const& path : text::tokenizer_files(c.model.load)) {
     try {
       if (text::parse_tokenizer(path, text::read_tokenizer_file(path), "")->hash() == tokenizer.hash()) return "";
     } catch (base::Error const&) {

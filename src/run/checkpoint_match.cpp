@@ -165,6 +165,10 @@ std::string value_of_younger_key(std::string const& key, std::map<std::string, s
 
 }  // namespace
 
+std::string data_difference(io::CheckpointHeader const& file, std::uint64_t data_hash) {
+  return fmt::format("training data: hash {:016x} in the checkpoint, {:016x} here", file.data_hash, data_hash);
+}
+
 bool has_same_delays(io::CheckpointHeader const& file, config::Config const& config) {
   auto const stored = config::parse_stored(file.input);
   if (!stored.config) return config.latest_delay() == 0;
@@ -219,8 +223,7 @@ Differences compare(io::CheckpointHeader const& file, config::Config const& conf
                     file.step, file.samples, file.tokens, batch, shorter ? "up to " : "", length));
   }
   if (file.data_hash != data_hash) {
-    out.forbidden.push_back(
-        fmt::format("training data: hash {:016x} in the checkpoint, {:016x} here", file.data_hash, data_hash));
+    out.forbidden.push_back(data_difference(file, data_hash));
   }
   return out;
 }

@@ -38,12 +38,14 @@ std::uint64_t read_hash(std::string const& text) {
   return hash;
 }
 
-/// A tokenizer in words, for messages.
-std::string words(std::string const& name, std::string const& pattern, std::uint64_t hash) {
-  return fmt::format("{}{} (hash {:016x})", name, pattern.empty() ? "" : fmt::format(", pattern {}", pattern), hash);
-}
-
 }  // namespace
+
+bool same_tokenizer(TokenOrigin const& a, TokenOrigin const& b) { return a.hash == b.hash && a.pattern == b.pattern; }
+
+std::string tokenizer_in_words(TokenOrigin const& t) {
+  auto const pattern = t.pattern.empty() ? "" : ", pattern " + t.pattern;
+  return fmt::format("{}{} (hash {:016x})", t.tokenizer, pattern, t.hash);
+}
 
 std::string origin_file(std::string const& prefix) { return prefix + ".meta.json"; }
 
@@ -105,12 +107,12 @@ std::string require_tokenizer(config::Config const& c, Tokenizer const& tokenize
       without.push_back(prefix);
       continue;
     }
-    if (origin->hash == tokenizer.hash() && origin->pattern == c.data.tokenizer_pattern) continue;
-    bool const bytes = c.data.tokenizer == "bytes";
-    refuse(fmt::format("tokens of the run's tokenizer, {}",
-                       words(bytes ? "\"bytes\"" : c.data.tokenizer, c.data.tokenizer_pattern, tokenizer.hash())),
-           fmt::format("tokens of {}, as {} says", words(origin->tokenizer, origin->pattern, origin->hash),
-                       origin_file(prefix)),
+    TokenOrigin const own{.tokenizer = c.data.tokenizer == "bytes" ? "\"bytes\"" : c.data.tokenizer,
+                          .pattern = c.data.tokenizer_pattern,
+                          .hash = tokenizer.hash()};
+    if (same_tokenizer(*origin, own)) continue;
+    refuse(fmt::format("tokens of the run's tokenizer, {}", tokenizer_in_words(own)),
+           fmt::format("tokens of {}, as {} says", tokenizer_in_words(*origin), origin_file(prefix)),
            fmt::format("data.tokenizer, and {}.bin of {}", prefix, blends ? "data.source" : "data.path"),
            fmt::format("set data.tokenizer to the file {}, or make the tokens with the other one: p3d data tokenize",
                        origin->tokenizer));

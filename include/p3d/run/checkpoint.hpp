@@ -29,6 +29,8 @@ struct Differences {
   std::vector<std::string> forbidden;  ///< another model, other data, another precision: going on would be another run
   std::vector<std::string> noted;      ///< allowed changes, for the log
 };
+/// The words of an error about data that are not those of the file's run, whose hash is `data_hash`.
+std::string data_difference(io::CheckpointHeader const& file, std::uint64_t data_hash);
 /// Whether gradients of the file's run were late by the same updates, layer by layer (pipeline.delays), so that its
 /// versions of the weights are those that the run reads.
 bool has_same_delays(io::CheckpointHeader const& file, config::Config const& config);

@@ -27,6 +27,10 @@ struct TokenOrigin {
   bool operator==(TokenOrigin const&) const = default;
 };
 
+/// Whether two notes are about one tokenizer, which gives the same tokens; a note may be made for a tokenizer at hand.
+bool same_tokenizer(TokenOrigin const& a, TokenOrigin const& b);
+/// The tokenizer of a note for messages: "gpt2.tiktoken, pattern gpt2 (hash 00...2a)".
+std::string tokenizer_in_words(TokenOrigin const& origin);
 /// The path of the note: PREFIX.meta.json.
 std::string origin_file(std::string const& prefix);
 /// Writes the note.

@@ -56,6 +56,8 @@ public:
 /// parts of these are supported, and what is done with text that is not UTF-8. No token is added that stands for no
 /// text (BOS, EOS). Throws base::Error (bad_input) that names the file and the place in it.
 std::unique_ptr<Tokenizer> make_tokenizer(std::string const& name, std::string const& pattern = "");
+/// The paths of the tokenizer's files in the folder of a model in Hugging Face form, the first to try first.
+std::vector<std::string> tokenizer_files(std::string const& folder);
 /// Reads the bytes of a tokenizer's file, of at most 256 MiB.
 std::string read_tokenizer_file(std::string const& path);
 /// Makes the tokenizer of a file whose bytes are `text`; `name` has the file's ending. Where `name` is not its path,

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
 namespace p3d::text {
@@ -25,6 +26,16 @@ void lacks(std::string const& file, std::string const& place, std::string const&
        .found = fmt::format("{} asks for {}, which p3d lacks", std::filesystem::path(file).filename().string(), what),
        .where = fmt::format("{}: {}", file, place),
        .fix = "use another tokenizer, or tokenize with the library that made it"});
+}
+
+std::vector<std::string> tokenizer_files(std::string const& folder) {
+  std::vector<std::string> out;
+  for (char const* name : {"tokenizer.json", "tokenizer.model"}) {
+    auto const path = std::filesystem::path(folder) / name;
+    std::error_code ignored;
+    if (std::filesystem::is_regular_file(path, ignored)) out.push_back(path.string());
+  }
+  return out;
 }
 
 std::string read_tokenizer_file(std::string const& path) {
