@@ -3,6 +3,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
+#include <p3d/device/guard.hpp>
 #include <p3d/device/memory.hpp>
 
 #include <algorithm>
@@ -20,6 +21,7 @@ Kokkos::View<std::byte*, MemSpace> allocate(std::size_t bytes, std::string const
     Kokkos::View<std::byte*, MemSpace> const out(
         Kokkos::view_alloc(Kokkos::WithoutInitializing, "p3d::device::arena::" + label), bytes + Arena::alignment);
     prefer_large_pages(out.data(), out.size());
+    make_unusable(ExecSpace(), out);
     return out;
   } catch (std::exception const& reason) {
     throw base::Error(

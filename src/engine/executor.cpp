@@ -43,21 +43,7 @@ std::vector<Executor::Detail> const& Executor::details(schedule::ValidProgram co
   schedule::Program const& program = proved;
   auto& out = details_[{proved.number(), &actions}];
   if (out.size() == actions.size()) return out;
-  std::map<std::pair<int, bool>, std::size_t> last;  // by stage, of its own parameters and of the vocabulary's
-  std::vector<bool> completes(actions.size(), false);
-  for (std::size_t i = 0; i < actions.size(); ++i) {
-    auto const [op, stage] = std::pair(actions[i].op, actions[i].stage);
-    if (schedule::makes_weight_gradient(op)) last[{stage, false}] = i;
-    if (schedule::makes_vocabulary_gradient(op)) last[{stage, true}] = i;
-    if (!schedule::reduces(op)) continue;
-    completes[last.at({stage, false})] = true;
-    if (auto const part = last.find({stage, true}); part != last.end()) {
-      completes[part->second] = true;
-      last.erase(part);
-    } else {
-      completes[i] = program.divides_vocabulary && schedule::first_stage_of(program, pipeline_->rank()) == stage;
-    }
-  }
+  auto const completes = schedule::completes_gradients(program, pipeline_->rank(), actions);
   auto const& all = program.ranks[static_cast<std::size_t>(pipeline_->rank())];
   auto const gradients = &actions == &all ? schedule::moves_gradients(program, pipeline_->rank())
                                           : std::vector<bool>(actions.size(), false);  // streams move none

@@ -196,7 +196,7 @@ void Stage<P>::shape(int slot, std::int64_t length) {
 template <class P>
 typename Stage<P>::ActivationSlot& Stage<P>::begin_action(int slot, Workspace<P>& scratch) {
   auto& s = slots_[at(slot)];
-  scratch.shape(s.length);
+  scratch.begin_action(tp_->exec, s.length);
   return s;
 }
 

@@ -48,7 +48,7 @@ typename VocabularyPart<P>::Slot& VocabularyPart<P>::begin_action(std::array<Slo
                                                                   PartSize const& m) {
   auto& s = slots[at(slot)];
   P3D_REQUIRE(s.loaded == m.tokens, "a microbatch has the rank's tokens");
-  scratch_->shape(m.length);
+  scratch_->begin_action(tp_->exec, m.length);
   return s;
 }
 

@@ -50,12 +50,21 @@ void Workspace<P>::attach() {
 }
 
 template <class P>
-void Workspace<P>::shape(std::int64_t length) {
-  if (length == rank.length) return;
-  rank.length = length;
-  auto memory = memory_.opened();
-  take(memory);
-  attach();
+void Workspace<P>::begin_action(ExecSpace const& exec, std::int64_t length) {
+  if (length != rank.length) {
+    rank.length = length;
+    auto memory = memory_.opened();
+    take(memory);
+    attach();
+  }
+  parallel::make_unusable(exec, block);
+  parallel::make_unusable(exec, block.moe);
+  parallel::make_unusable(exec, *this);
+  for (auto& set : remade) {
+    parallel::make_unusable(exec, set);
+    parallel::make_unusable(exec, set.moe);
+  }
+  for (auto const& input : inputs) device::make_unusable(exec, input);
 }
 
 #define P3D_INSTANTIATE(P) template struct Workspace<P>;

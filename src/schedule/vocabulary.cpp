@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -263,6 +264,24 @@ GradientOrder gradient_order(Program const& compute, int ahead) {
 }
 
 }  // namespace
+
+std::vector<bool> completes_gradients(Program const& program, int rank, std::vector<Action> const& actions) {
+  int const owner = program.divides_vocabulary ? first_stage_of(program, rank) : -1;
+  std::map<int, std::size_t> last, last_of_part;  // by stage
+  std::vector<bool> out(actions.size(), false);
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    auto const& a = actions[i];
+    if (makes_weight_gradient(a.op)) last[a.stage] = i;
+    if (makes_vocabulary_gradient(a.op)) last_of_part[a.stage] = i;
+    if (!reduces(a.op)) continue;
+    out[last.at(a.stage)] = true;
+    if (auto const part = last_of_part.extract(a.stage))
+      out[part.mapped()] = true;
+    else
+      out[i] = a.stage == owner;
+  }
+  return out;
+}
 
 int first_stage_of(Program const& program, int rank) {
   auto const found = std::find(program.stage_rank.begin(), program.stage_rank.end(), rank);

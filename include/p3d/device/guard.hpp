@@ -3,7 +3,8 @@
 // A check that host code leaves device memory alone, for builds where both are the same memory. In builds with the
 // address sanitizer and a host backend, the memory that kernels work on is poisoned while no kernel and no copy runs.
 // Host code that touches it, which on a GPU would be a crash or garbage, then ends the program with the sanitizer's
-// report. Host copies are poisoned while kernels run. In other builds nothing is checked.
+// report. Host copies are poisoned while kernels run. What nobody may read any more can be made unusable, so that a
+// result from it shows. In other builds nothing is checked.
 
 #include <p3d/device/event.hpp>
 #include <p3d/device/pinned.hpp>
@@ -18,6 +19,17 @@ namespace p3d::device {
 /// unless its label has "host" or "pinned" in it: then it is a host copy. A View with "background" in its label is not
 /// guarded, since threads read it while kernels run.
 void guard_memory();
+
+/// In builds that guard memory: writes the byte 255 everywhere in `view`, in the order of the kernels of `exec`. That
+/// is NaN in every type of floating-point numbers, and an index of -1. In other builds it does nothing.
+template <class V>
+void make_unusable(ExecSpace const& exec, V const& view) {
+  if constexpr (memory_is_guarded) {
+    View1<unsigned char> const bytes(reinterpret_cast<unsigned char*>(view.data()),
+                                     view.span() * sizeof(typename V::value_type));
+    if (bytes.size() > 0) Kokkos::deep_copy(exec, bytes, 255);
+  }
+}
 
 /// New host memory with the shape of a row-major vector or matrix.
 template <class V>

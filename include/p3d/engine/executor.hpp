@@ -109,10 +109,9 @@ private:
   struct Detail {
     std::string text;                                 ///< the action as text, for the watchdog
     bool reads_previous = false, reads_next = false;  ///< slots of neighbouring stages on this rank
-    bool completes = false;  ///< the last action that adds to the stage's weight gradients before a reduction; of T and
-                             ///< G: to those of the rank's part of the vocabulary; of the reduction: none adds to these
-    bool gradients = false;  ///< schedule::moves_gradients
-    Call call = {};          ///< the call of a message that does not start by itself
+    bool completes = false;                           ///< schedule::completes_gradients
+    bool gradients = false;                           ///< schedule::moves_gradients
+    Call call = {};                                   ///< the call of a message that does not start by itself
   };
   struct ProgramRun;
   /// The actions of a step's program that have run ahead of it.

@@ -56,9 +56,10 @@ struct Workspace {
     mtp_scales = std::move(loss_scales);
     mtp_factor = factor;
   }
-  /// Makes its views anew, in its own memory, for samples of `length` tokens, at most model.seq_len. No action reads
-  /// what another has left there.
-  void shape(std::int64_t length);
+  /// Begins an action on samples of `length` tokens, at most model.seq_len: makes the views anew, in their own memory,
+  /// where the length is another. No action reads what another has left there; builds that guard memory
+  /// (device/guard.hpp) make it unusable.
+  void begin_action(ExecSpace const& exec, std::int64_t length);
 
   RankPlace rank;
   BlockScratch<P> block;

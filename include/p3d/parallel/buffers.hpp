@@ -6,6 +6,7 @@
 // copy(set, from), which copies the views that are in a set.
 
 #include <p3d/device/arena.hpp>
+#include <p3d/device/guard.hpp>
 #include <p3d/device/precision.hpp>
 #include <p3d/device/view.hpp>
 #include <p3d/layout/buffers.hpp>
@@ -95,6 +96,13 @@ void take_all(Source& source, layout::BlockSizes const& s, Views& views) {
     auto const memory = take<S>(source, buffer, s);
     set_view(view, memory.data, memory.shape);
   });
+}
+
+/// In builds that guard memory: makes all buffers of the struct unusable (device/guard.hpp), so that a result from what
+/// an action before has left in them shows.
+template <class Views>
+void make_unusable(device::ExecSpace const& exec, Views& views) {
+  Views::each(views, [&](layout::Buffer, auto& view) { device::make_unusable(exec, view); });
 }
 
 }  // namespace p3d::parallel

@@ -96,4 +96,9 @@ constexpr int vocabulary_slot(Op op, int microbatch) { return microbatch % num_v
 /// A rank's first stage, which E, S, T and G name.
 int first_stage_of(Program const& program, int rank);
 
+/// For each action of a rank's list, true where it completes gradients that the next reduction sums: the last B or W
+/// before it those of the stage, the last T or G those of the rank's part of the vocabulary. A reduction completes
+/// those of the part itself where neither has run since the one before.
+std::vector<bool> completes_gradients(Program const& program, int rank, std::vector<Action> const& actions);
+
 }  // namespace p3d::schedule

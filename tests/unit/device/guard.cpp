@@ -2,9 +2,12 @@
 // What device::guard_memory is for: the host must not touch device memory, nor a kernel a host copy, although both are
 // the same here. In builds with the address sanitizer and a host backend.
 
+#include <p3d/device/arena.hpp>
 #include <p3d/device/guard.hpp>
 
 #include <gtest/gtest.h>
+
+#include <cmath>
 
 namespace device = p3d::device;
 using device::ExecSpace;
@@ -61,4 +64,20 @@ TEST(Guard, BothMayUseWhatThreadsRead) {
   Numbers const numbers;
   numbers.kernel(shared.data());
   EXPECT_EQ(device::host_copy(numbers.view)(7), 8.0);
+}
+
+// What an action may not read any more is NaN in every type of floating-point numbers.
+TEST(Guard, WhatIsUnusableIsNaN) {
+  Numbers const numbers;
+  device::Owned1<float> const floats("p3d::test::floats", 3);
+  device::make_unusable(device::ExecSpace(), numbers.view);
+  device::make_unusable(device::ExecSpace(), floats);
+  device::make_unusable(device::ExecSpace(), device::View1<double>());
+  for (std::size_t i = 0; i < 8; ++i) EXPECT_TRUE(std::isnan(device::host_copy(numbers.view)(i)));
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(std::isnan(device::host_copy(floats)(i)));
+}
+
+TEST(Guard, AnArenaBeginsUnusable) {
+  device::Arena arena(64, "test");
+  EXPECT_TRUE(std::isnan(device::host_copy(arena.take<double>(8))(7)));
 }

@@ -338,6 +338,47 @@ TEST(Vocabulary, a_file_needs_no_slots) {
       }
 }
 
+// Read backwards from each sum: the nearest B or W and the nearest T or G are those that complete it.
+TEST(Vocabulary, the_last_actions_before_a_sum_complete_its_gradients) {
+  auto const build = [](bool divides) {
+    auto p = generate("interleaved_1f1b", {2, 4, 2});
+    if (divides) divide_vocabulary(p, times_of(p, {}), VocabularyOrder::forwards_first);
+    return complete(std::move(p), 1, 1);
+  };
+  for (bool divides : {false, true}) {
+    auto const p = build(divides);
+    for (int rank = 0; rank < p.num_ranks; ++rank) {
+      auto const& actions = p.ranks[static_cast<std::size_t>(rank)];
+      std::vector<bool> wanted(actions.size(), false);
+      for (std::size_t i = 0; i < actions.size(); ++i) {
+        if (!reduces(actions[i].op)) continue;
+        bool stage = false, part = !divides || actions[i].stage != first_stage_of(p, rank);
+        for (std::size_t j = i; j-- > 0;) {
+          if (actions[j].stage != actions[i].stage) continue;
+          if (!stage && makes_weight_gradient(actions[j].op)) stage = wanted[j] = true;
+          if (!part && makes_vocabulary_gradient(actions[j].op)) part = wanted[j] = true;
+        }
+      }
+      EXPECT_EQ(completes_gradients(p, rank, actions), wanted) << to_text(p);
+      EXPECT_NE(std::count(wanted.begin(), wanted.end(), true), 0);
+    }
+  }
+}
+
+// A part to which nothing was added is complete at its sum: what was summed before may start anew.
+TEST(Vocabulary, a_sum_completes_a_part_to_which_nothing_was_added) {
+  Program p;
+  p.num_ranks = p.num_stages = 2;
+  p.stage_rank = {0, 1};
+  p.divides_vocabulary = true;
+  std::vector<Action> const actions{{Op::backward, 0, 0},
+                                    {Op::embed_backward, 0, 0},
+                                    {Op::reduce_gradients, 0},
+                                    {Op::backward, 0, 1},
+                                    {Op::reduce_gradients, 0}};
+  EXPECT_EQ(completes_gradients(p, 0, actions), (std::vector<bool>{true, true, false, true, true}));
+}
+
 // memory.reduce = "microbatch": a sum for each B or W; T and G add to the next one, and all is summed at the end.
 TEST(Vocabulary, sums_of_each_microbatch_leave_nothing_out) {
   int behind = 0;
