@@ -3,6 +3,7 @@
 
 #include <p3d/base/text.hpp>
 #include <p3d/data/balance.hpp>
+#include <p3d/kernels/fused_attention.hpp>
 #include <p3d/layout/context.hpp>
 #include <p3d/plan/model_cost.hpp>
 
@@ -82,9 +83,11 @@ Read read_documents(config::Config const& c, data::Sampler const& sampler, std::
 
 }  // namespace
 
-std::int64_t padded_length(config::Config const& c, std::int64_t longest) {
+std::int64_t length_step() { return kernels::uses_fused_attention() ? kernels::fused_length_step : 1; }
+
+std::int64_t padded_length(config::Config const& c, std::int64_t longest, std::int64_t step) {
   auto const& p = c.parallel;
-  auto const parts = std::int64_t{p.cp > 1 ? 2 * p.cp : 1} * (p.sequence ? p.tp : 1);
+  auto const parts = std::lcm(std::int64_t{p.cp > 1 ? 2 * p.cp : 1} * (p.sequence ? p.tp : 1), step);
   return std::min(c.model.seq_len, (longest + parts - 1) / parts * parts);
 }
 

@@ -41,6 +41,8 @@ std::string fused_attention_refusal() { return state().refusal; }
 WithoutFusedAttention::WithoutFusedAttention() { ++state().paused; }
 WithoutFusedAttention::~WithoutFusedAttention() { --state().paused; }
 
+bool uses_fused_attention() { return state().library != nullptr; }
+
 std::shared_ptr<FusedAttention> fused_attention() { return state().paused > 0 ? nullptr : state().library; }
 void set_fused_attention(std::shared_ptr<FusedAttention> library) {
   state().library = std::move(library);

@@ -19,10 +19,11 @@ struct HeadBody {
     body(team, row, i - row * heads);
   }
 };
-/// Calls body(team, row, head) for each head of each row.
-template <class Body>
-void for_heads(char const* label, ExecSpace const& exec, std::int64_t rows, std::int64_t heads, Body const& body) {
-  for_rows(label, exec, rows * heads, HeadBody<Body>{heads, body});
+/// Calls body(team, row, head) for each head of each row. `columns`: elements of type S of a head.
+template <class S, class Body>
+void for_heads(char const* label, ExecSpace const& exec, std::int64_t rows, std::int64_t heads, std::int64_t columns,
+               Body const& body) {
+  for_rows(label, exec, rows * heads, HeadBody<Body>{heads, body}, chunks_of<S>(columns));
 }
 
 }  // namespace
@@ -31,8 +32,8 @@ template <class S>
 void join_latent_heads(ExecSpace const& exec, LatentHeadShape const& shape, View2<S const> both, View2<S const> shared,
                        View2<S> keys, View2<S> values) {
   using A = Acc<S>;
-  for_heads(
-      "p3d::kernels::join_latent_heads", exec, static_cast<std::int64_t>(both.extent(0)), shape.heads,
+  for_heads<S>(
+      "p3d::kernels::join_latent_heads", exec, static_cast<std::int64_t>(both.extent(0)), shape.heads, shape.both(),
       KOKKOS_LAMBDA(RowTeam const& team, std::int64_t r, std::int64_t h) {
         auto const same = [](S v) { return A(v); };
         S const* const from = &both(r, h * shape.both());
@@ -48,8 +49,8 @@ void split_latent_heads(ExecSpace const& exec, LatentHeadShape const& shape, Vie
                         View2<S> both, Given<View2<T>> shared) {
   using A = Acc<S>;
   auto const rows = static_cast<std::int64_t>(both.extent(0));
-  for_heads(
-      "p3d::kernels::split_latent_heads", exec, rows, shape.heads,
+  for_heads<S>(
+      "p3d::kernels::split_latent_heads", exec, rows, shape.heads, shape.both(),
       KOKKOS_LAMBDA(RowTeam const& team, std::int64_t r, std::int64_t h) {
         auto const same = [](S v) { return A(v); };
         S* const to = &both(r, h * shape.both());
@@ -75,8 +76,8 @@ template <class S>
 void place_rotating_parts(ExecSpace const& exec, LatentHeadShape const& shape, std::int64_t latent,
                           View2<S const> queries, View2<S> absorbed) {
   using A = Acc<S>;
-  for_heads(
-      "p3d::kernels::place_rotating_parts", exec, static_cast<std::int64_t>(queries.extent(0)), shape.heads,
+  for_heads<S>(
+      "p3d::kernels::place_rotating_parts", exec, static_cast<std::int64_t>(queries.extent(0)), shape.heads, shape.rope,
       KOKKOS_LAMBDA(RowTeam const& team, std::int64_t r, std::int64_t h) {
         map_row(
             team, shape.rope, &absorbed(r, h * (latent + shape.rope) + latent), [](S v) { return A(v); },

@@ -11,12 +11,6 @@ namespace p3d::kernels {
 
 namespace {
 
-/// The pieces of a row of elements of type S that threads of a team take.
-template <class S>
-std::int64_t chunks_of(std::int64_t hidden) {
-  return (hidden + wide<S> - 1) / wide<S>;
-}
-
 /// The residual sum of a forward pass, which computes it row by row before it reads the row. With an empty branch there
 /// is nothing to compute.
 template <class S>

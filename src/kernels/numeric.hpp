@@ -4,6 +4,10 @@
 // vectorise. Both are polynomials without branches and calls; devices take their own functions. Example: soft_cap(75,
 // 50) = 50 tanh(1.5) = 45.3.
 
+#if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__ > 0
+#error "p3d finds NaN and infinity in gradients and weights: compile it without -ffast-math and -ffinite-math-only"
+#endif
+
 #include <p3d/base/host_device.hpp>
 #include <p3d/kernels/common.hpp>
 

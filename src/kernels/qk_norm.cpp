@@ -6,6 +6,8 @@
 #include "column_sum.hpp"
 #include "wide.hpp"
 
+#include <algorithm>
+
 namespace p3d::kernels {
 
 namespace {
@@ -35,11 +37,12 @@ struct NormBody {
     body(team, row, i - row * norms);
   }
 };
-/// Calls body(team, row, norm) for each norm of each row.
-template <class Body>
+/// Calls body(team, row, norm) for each norm of each row of elements of type S.
+template <class S, class Body>
 void for_norms(std::string const& label, ExecSpace const& exec, QkNormShape const& shape, std::int64_t rows,
                Body const& body) {
-  for_rows(label, exec, rows * shape.norms(), NormBody<Body>{shape.norms(), body});
+  auto const columns = std::max(shape.columns(0), shape.columns(shape.norms() - 1));
+  for_rows(label, exec, rows * shape.norms(), NormBody<Body>{shape.norms(), body}, chunks_of<S>(columns));
 }
 
 /// Adds up dy x rrms for the weights of norms [first, end), which all have the same columns: one thread takes some
@@ -76,7 +79,7 @@ void sum_weights(ExecSpace const& exec, QkNormShape const& shape, std::int64_t f
 template <class S>
 void qk_norm_squares(ExecSpace const& exec, QkNormShape const& shape, View2<S const> qkv, View2<Acc<S>> sums) {
   using A = Acc<S>;
-  for_norms(
+  for_norms<S>(
       "p3d::kernels::qk_norm_squares", exec, shape, static_cast<std::int64_t>(qkv.extent(0)),
       KOKKOS_LAMBDA(RowTeam const& team, std::int64_t r, std::int64_t g) {
         A const squares = sum_row<A>(
@@ -91,7 +94,7 @@ void qk_norm_forward(ExecSpace const& exec, QkNormShape const& shape, QkNormVect
   using A = Acc<S>;
   bool const given = sums.extent(0) != 0;
   auto const w = weights;  // captured by value
-  for_norms(
+  for_norms<S>(
       "p3d::kernels::qk_norm_forward", exec, shape, static_cast<std::int64_t>(qkv.extent(0)),
       KOKKOS_LAMBDA(RowTeam const& team, std::int64_t r, std::int64_t g) {
         auto const columns = shape.columns(g);
@@ -119,7 +122,7 @@ template <class S>
 void qk_norm_products(ExecSpace const& exec, QkNormShape const& shape, QkNormVectors<S const> const& weights,
                       View2<S const> dqkv, View2<S const> before, View2<Acc<S> const> scale, View2<Acc<S>> sums) {
   auto const w = weights;  // captured by value
-  for_norms(
+  for_norms<S>(
       "p3d::kernels::qk_norm_products", exec, shape, static_cast<std::int64_t>(dqkv.extent(0)),
       KOKKOS_LAMBDA(RowTeam const& team, std::int64_t r, std::int64_t g) {
         auto const begin = shape.begin(g);
@@ -142,7 +145,7 @@ void qk_norm_backward(ExecSpace const& exec, QkNormShape const& shape, QkNormVec
   sum_weights<S, G>(exec, shape, queries, shape.norms(), dqkv, before, scale, gradients.keys, sums_over_rows);
   bool const given = sums.extent(0) != 0;
   auto const w = weights;  // captured by value
-  for_norms(
+  for_norms<S>(
       "p3d::kernels::qk_norm_backward", exec, shape, rows,
       KOKKOS_LAMBDA(RowTeam const& team, std::int64_t r, std::int64_t g) {
         auto const columns = shape.columns(g), begin = shape.begin(g);

@@ -24,6 +24,11 @@ namespace p3d::kernels {
 /// The elements of type S of a matrix row that a body of for_chunks gets at a time.
 template <class S>
 inline constexpr int wide = on_host ? 128 : static_cast<int>(16 / sizeof(S));
+/// The pieces of a row of elements of type S that threads of a team take (for_rows).
+template <class S>
+std::int64_t chunks_of(std::int64_t columns) {
+  return (columns + wide<S> - 1) / wide<S>;
+}
 /// The elements of type S that a body of for_vector gets at a time. The host walks vectors in longer runs than rows.
 template <class S>
 inline constexpr int wide_flat = on_host ? 1024 : static_cast<int>(16 / sizeof(S));

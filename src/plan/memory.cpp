@@ -179,7 +179,9 @@ MemoryPrediction predict_state_memory(config::Config const& config, layout::Para
   m.optimizer += owned * state;
   if (config.optimizer.post_validation) m.optimizer += owned * (bytes.master + state);
   if (memory.offload_optimizer != config::OffloadTo::none) std::swap(m.optimizer, m.offloaded);
+  if (memory.offload_optimizer == config::OffloadTo::host) m.offloaded_to_host += m.offloaded;
   if (memory.offloads_parameters()) m.offloaded += own_values;
+  if (memory.offload_parameters == config::OffloadTo::host) m.offloaded_to_host += own_values;
   if (config.checkpoint.between_steps() && config.checkpoint.async)
     m.checkpoint_copy = divides == Shard::none ? checkpoint_copy(config, table, stages, pipeline_rank)
                                                : (1 + arrays) * owned * bytes.master;

@@ -85,7 +85,9 @@ CeilingMeter<P>::CeilingMeter(std::vector<Product> products, comm::Communicator&
   for (auto const& p : products_) {
     a = std::max(a, p.m * p.k);
     b = std::max(b, p.k * p.n);
-    c = std::max(c, p.m * p.n);
+    // run() writes sums in the type of gradients, else the type of activations.
+    auto const bytes = p.m * p.n * static_cast<std::int64_t>(p.adds ? sizeof(Wide) : sizeof(Storage));
+    c = std::max(c, (bytes + static_cast<std::int64_t>(sizeof(Wide)) - 1) / static_cast<std::int64_t>(sizeof(Wide)));
   }
   comm::agree(world, "take the memory to measure the ceiling", [&] {
     a_ = device::large_array<Storage>("p3d::report::ceiling_a", a);

@@ -2,6 +2,7 @@
 // The choice of the library for fp32 GEMMs on the host, and the ceiling that comes from the same measurement.
 #include <p3d/report/gemm_trial.hpp>
 
+#include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
 #include <p3d/device/environment.hpp>
 #include <p3d/device/precision.hpp>
@@ -9,11 +10,11 @@
 #include <p3d/linalg/blas_threads.hpp>
 #include <p3d/linalg/gemm.hpp>
 #include <p3d/engine/backend.hpp>
-#include <p3d/report/ceiling.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -68,11 +69,15 @@ std::vector<GemmChoice> gemm_libraries() {
 }
 
 template <class P>
-GemmTrial try_gemms(config::Config const& c, comm::Communicator& world) {
+CeilingMeter<P> trial_meter(config::Config const& c, comm::Communicator& world) {
+  return {model_products(c, device::on_host() ? trial_flops : 0.0), world};
+}
+
+template <class P>
+GemmTrial try_gemms(config::Config const& c, CeilingMeter<P>& meter, comm::Communicator& world) {
   auto const before = linalg::gemm_choice();
   auto const libraries = gemm_libraries<P>();
   auto const products = model_products(c);
-  CeilingMeter<P> meter(model_products(c, device::on_host() ? trial_flops : 0.0), world);
   auto const times = best_times(meter, libraries, world);
   linalg::set_gemm_choice(before);
 
@@ -108,7 +113,15 @@ double choose_gemms(config::Config const& c, comm::Communicator& world) {
                         gemm_libraries<P>().size() > 1;
   bool const wants_ceiling = c.run.ceiling && !c.batch.variable;
   if (!measures && !wants_ceiling) return 0.0;
-  auto const trial = try_gemms<P>(c, world);
+  std::optional<CeilingMeter<P>> meter;
+  try {
+    meter.emplace(trial_meter<P>(c, world));
+  } catch (base::Error const& e) {  // on all ranks: a run that fits needs no ceiling
+    if (measures) throw;
+    base::log_root("the ceiling of the MFU is not measured: " + e.text().found);
+    return 0.0;
+  }
+  auto const trial = try_gemms<P>(c, *meter, world);
   if (measures) linalg::set_gemm_choice(trial.choice);
   return wants_ceiling ? trial.ceiling : 0.0;
 }
@@ -123,9 +136,10 @@ std::string describe_gemms() {
                      choice.shapes(HostLibrary::blas));
 }
 
-#define P3D_INSTANTIATE(P)                                                     \
-  template std::vector<GemmChoice> gemm_libraries<P>();                        \
-  template GemmTrial try_gemms<P>(config::Config const&, comm::Communicator&); \
+#define P3D_INSTANTIATE(P)                                                                       \
+  template std::vector<GemmChoice> gemm_libraries<P>();                                          \
+  template CeilingMeter<P> trial_meter<P>(config::Config const&, comm::Communicator&);           \
+  template GemmTrial try_gemms<P>(config::Config const&, CeilingMeter<P>&, comm::Communicator&); \
   template double choose_gemms<P>(config::Config const&, comm::Communicator&);
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE

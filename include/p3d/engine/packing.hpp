@@ -29,9 +29,12 @@ struct DealtBatch {
   PackingBalance balance;
 };
 
+/// A number that lengths of samples are multiples of where they vary: above 1 where each length costs a plan of the
+/// attention (kernels::fused_length_step).
+std::int64_t length_step();
 /// batch.variable: the length of a microbatch whose longest sample has `longest` tokens: rounded up to a multiple of
-/// what cp and sequence parallelism divide it by, but at most model.seq_len.
-std::int64_t padded_length(config::Config const& config, std::int64_t longest);
+/// `step` and of what cp and sequence parallelism divide it by, but at most model.seq_len.
+std::int64_t padded_length(config::Config const& config, std::int64_t longest, std::int64_t step = length_step());
 
 /// Reads the documents of global batch `step` (from 0): the tokens of all replicas.
 DealtBatch deal_batch(config::Config const& config, data::Sampler const& sampler, std::int64_t step);

@@ -15,6 +15,11 @@ std::string fused_attention_name();
 /// there. With `deterministic` the backward pass gives the same bits every time, which costs the library time and
 /// memory. Must not be called inside a parallel region.
 void use_fused_attention(bool use, bool deterministic = true);
+/// True where calls of this process go to the library.
+bool uses_fused_attention();
+/// The library plans each length of samples by itself, in tens of milliseconds to a second, and keeps the plan. Lengths
+/// that vary are multiples of so many tokens there.
+inline constexpr std::int64_t fused_length_step = 128;
 /// Takes so many bytes for the library to work in, for calls whose scratch memory is smaller; 0 gives them back. Kokkos
 /// must be running.
 void reserve_fused_workspace(std::int64_t bytes);

@@ -88,6 +88,7 @@ struct MemoryPrediction {
   std::int64_t libraries = 0;              ///< the process itself (host_library_bytes; on GPUs gpu_library_bytes)
   std::int64_t offloaded = 0;              ///< offloaded state (memory.offload_*); not part of the total
   std::int64_t offloaded_activations = 0;  ///< and activations: the room that is taken for them
+  std::int64_t offloaded_to_host = 0;      ///< the part of both that is in host memory, beside a model on a GPU
   /// Beside these, in host memory: the copy from which a checkpoint is written while training goes on
   /// (checkpoint.async; 0 where no checkpoints are written), at most.
   std::int64_t checkpoint_copy = 0;

@@ -6,6 +6,7 @@
 #include <p3d/comm/communicator.hpp>
 #include <p3d/config/config.hpp>
 #include <p3d/linalg/gemm_choice.hpp>
+#include <p3d/report/ceiling.hpp>
 
 #include <string>
 #include <vector>
@@ -24,20 +25,25 @@ struct GemmTrial {
 template <class P>
 std::vector<linalg::GemmChoice> gemm_libraries();
 
-/// Times the model's GEMMs, made smaller, in scratch memory: each library in turn, once to warm up, then the best of
+/// The model's GEMMs, made smaller on a host, with memory for them. Throws base::Error, on all ranks, where a rank
+/// cannot take that memory. Collective.
+template <class P>
+CeilingMeter<P> trial_meter(config::Config const& config, comm::Communicator& world);
+
+/// Times these GEMMs: each library in turn, once to warm up, then the best of
 /// three. The figures of rank 0, which are means over the ranks, count on every rank, so that all choose alike.
 /// gemm_choice() is the same afterwards. Takes about a second for two libraries where a core does 100 GFLOP/s.
 /// Collective.
 template <class P>
-GemmTrial try_gemms(config::Config const& config, comm::Communicator& world);
+GemmTrial try_gemms(config::Config const& config, CeilingMeter<P>& meter, comm::Communicator& world);
 
 /// The choice without a trial: the library that linalg.host names; for "auto" oneDNN where linalg::onednn_is_usual on
 /// all ranks. Collective.
 linalg::GemmChoice usual_gemms(config::Config const& config, comm::Communicator& world);
 
 /// Sets gemm_choice() by linalg.host. A trial is made where a ceiling is wanted, or where the choice depends on one:
-/// for "auto", in fp32, without run.deterministic. Returns the ceiling, 0 where run.ceiling is false or lengths vary.
-/// Collective.
+/// for "auto", in fp32, without run.deterministic. Returns the ceiling, 0 where run.ceiling is false or lengths vary,
+/// or where there is no memory to measure it, which is logged. Collective.
 template <class P>
 double choose_gemms(config::Config const& config, comm::Communicator& world);
 

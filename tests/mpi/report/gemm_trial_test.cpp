@@ -24,6 +24,13 @@ config::Config config_of(test::Keys const& keys) {
                          1);
 }
 
+template <class P>
+report::GemmTrial tried(test::Keys const& keys, comm::Communicator& world) {
+  auto const c = config_of(keys);
+  auto meter = report::trial_meter<P>(c, world);
+  return report::try_gemms<P>(c, meter, world);
+}
+
 struct Fresh {
   Fresh() { linalg::set_gemm_choice(linalg::GemmChoice()); }
   ~Fresh() { linalg::set_gemm_choice(linalg::GemmChoice()); }
@@ -77,9 +84,9 @@ TEST(TryGemms, LeavesTheChoice) {
   linalg::GemmChoice before;
   before.set(linalg::Op::none, linalg::Op::none, 1, 2, 3, HostLibrary::blas);
   linalg::set_gemm_choice(before);
-  EXPECT_EQ(report::try_gemms<device::Fp64>(config_of({"run.precision=fp64"}), world).choice.shapes(), 0);
+  EXPECT_EQ(tried<device::Fp64>({"run.precision=fp64"}, world).choice.shapes(), 0);
   EXPECT_EQ(report::gemm_libraries<Fp32>().size(), has_onednn() ? 2U : 1U);
-  report::try_gemms<Fp32>(config_of({}), world);
+  tried<Fp32>({}, world);
   EXPECT_EQ(linalg::gemm_choice().shapes(), 1);
 }
 

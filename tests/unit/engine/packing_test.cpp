@@ -62,4 +62,19 @@ TEST(Packing, DealsTheWorkOfALargeModelEvenly) {
   EXPECT_LT(four.balance.replicas, 1.02);
 }
 
+// cp = 2 divides a sample by 4, and sequence parallelism each part by tp = 3; a vendor's attention takes steps of 128.
+TEST(Packing, LengthsAreMultiplesOfWhatDividesThem) {
+  auto c = input({"batch.variable=true", "batch.micro=1"});
+  c.parallel.cp = 2;
+  EXPECT_EQ(engine::padded_length(c, 101, 1), 104);
+  EXPECT_EQ(engine::padded_length(c, 101, 128), 128);
+  EXPECT_EQ(engine::padded_length(c, 129, 128), 256);
+  c.parallel.tp = 3, c.parallel.sequence = true;
+  EXPECT_EQ(engine::padded_length(c, 101, 1), 108);
+  EXPECT_EQ(engine::padded_length(c, 101, 128), 384);
+  c.model.seq_len = 264;
+  EXPECT_EQ(engine::padded_length(c, 101, 128), 264);
+  EXPECT_EQ(engine::length_step(), 1);  // without such a library
+}
+
 }  // namespace

@@ -61,6 +61,24 @@ TEST(Memory, EighteenBytesPerParameterIn16Bits) {
   EXPECT_EQ(predict(c, 0).checkpoint_copy, 12 * numbers);
 }
 
+// Master weights and moments, 12 bytes, and weights, 2 bytes, each where its key says.
+TEST(Memory, WhatIsInHostMemoryIsCountedByItsKey) {
+  using config::OffloadTo;
+  auto c = test::paper_rows()[0].config();
+  auto const numbers = layout::make_param_table(c).num_parameters();
+  c.run.precision = config::Precision::bf16;
+  auto const on_host = [&](OffloadTo optimizer, OffloadTo parameters) {
+    c.memory.offload_optimizer = optimizer;
+    c.memory.offload_parameters = parameters;
+    return predict(c, 0).offloaded_to_host / numbers;
+  };
+  EXPECT_EQ(on_host(OffloadTo::none, OffloadTo::none), 0);
+  EXPECT_EQ(on_host(OffloadTo::disk, OffloadTo::disk), 0);
+  EXPECT_EQ(on_host(OffloadTo::host, OffloadTo::disk), 12);
+  EXPECT_EQ(on_host(OffloadTo::disk, OffloadTo::host), 2);
+  EXPECT_EQ(on_host(OffloadTo::host, OffloadTo::host), 14);
+}
+
 TEST(Memory, DataParallelismDividesNothingAndPipelineRanksDiffer) {
   auto c = test::paper_rows()[5].config();
   auto const first = predict(c, 0), second = predict(c, 1), third = predict(c, 2), last = predict(c, 3);
