@@ -209,7 +209,7 @@ int data_command(int argc, char** argv) {
   he->add_option("--documents", line.documents, "how many documents (3)")->check(count_from(1, many));
   he->add_option("--tokens", line.tokens, "most tokens of a document (64)")->check(count_from(1, 1 << 24));
   he->add_option("--tokenizer", line.tokenizer, "file, or bytes: print the text too");
-  he->add_option("--tokenizer-pattern", line.pattern, "of a *.tiktoken file: how text is split");
+  he->add_option("--tokenizer-pattern", line.pattern, "of a *.tiktoken file: how text is split")->needs("--tokenizer");
   auto* const ch = add("check", "read everything; exit code 2, and at most 20 errors, when something is wrong");
   ch->add_option("--vocab", line.vocabulary, "ids must be below")->check(count_from(1, TokenFiles::most_tokens));
   // A command that main calls elsewhere stands here so that this help lists it.

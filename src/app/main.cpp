@@ -11,6 +11,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/printable.hpp>
+#include <p3d/base/process.hpp>
 #include <p3d/comm/communicator.hpp>
 #include <p3d/config/parse.hpp>
 #include <p3d/engine/memory_choice.hpp>
@@ -75,6 +76,7 @@ int command(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  p3d::base::raise_open_files();
   // Ranks that one launcher started agree on their words before any of them acts on its own.
   auto const together = p3d::app::start_together(argc, argv);
   int const code = p3d::app::guarded([&] { return command(argc, argv); });

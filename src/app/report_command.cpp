@@ -5,9 +5,7 @@
 #include "command_line.hpp"
 #include "words.hpp"
 
-#include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
-#include <p3d/io/text_file.hpp>
 #include <p3d/page/run_page.hpp>
 
 #include <fmt/format.h>
@@ -48,7 +46,8 @@ int report_command(int argc, char** argv) {
   std::vector<page::RunRecord> runs;
   for (auto const& folder : folders) runs.push_back(page::read_run(folder));
   auto const page = page::to_html(runs, plan::utc(std::time(nullptr)));
-  base::as_bad_input([&] { io::write_text_atomically(out, page); });
+  write_file(out, page, "--out");
+  if (out == "/dev/stdout") return 0;
   std::cout << fmt::format("written: {} ({}, {})\n", out, base::counted(static_cast<std::int64_t>(runs.size()), "run"),
                            base::human_bytes(static_cast<double>(page.size())));
   return 0;

@@ -206,7 +206,7 @@ std::optional<int> parse_model_line(CLI::App& app, ModelLine& line, int argc, ch
 
 void add_tokenizer_option(CLI::App& app, ModelLine& line) {
   app.add_option("--tokenizer", line.tokenizer, "tokenizer instead of the model's own: a file, or \"bytes\"");
-  app.add_option("--tokenizer-pattern", line.pattern, "of a *.tiktoken file: how text is split");
+  app.add_option("--tokenizer-pattern", line.pattern, "of a *.tiktoken file: how text is split")->needs("--tokenizer");
 }
 
 StoredModel open_stored_model(comm::Communicator& world, ModelLine const& line) {

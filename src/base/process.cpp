@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/base/process.hpp>
 
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <fstream>
 
@@ -12,6 +14,16 @@ std::string host_name() {
   std::array<char, 256> name{};
   if (gethostname(name.data(), name.size() - 1) != 0) return "unknown";
   return name.data();
+}
+
+void raise_open_files() {
+  constexpr rlim_t enough = 1 << 16;  // libraries that close all possible files would take long over a billion
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  auto const wanted = std::min(limit.rlim_max, enough);
+  if (limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = wanted;
+  static_cast<void>(::setrlimit(RLIMIT_NOFILE, &limit));  // with fewer files it works as before
 }
 
 std::int64_t proportional_set_size() {

@@ -22,18 +22,20 @@ namespace {
 
 std::string reason(int code) { return std::generic_category().message(code); }
 
-[[noreturn]] void unreadable(std::string const& path, std::string const& why, std::string const& key) {
+[[noreturn]] void unreadable(std::string const& path, int code, std::string const& key) {
+  bool const too_many = code == EMFILE || code == ENFILE;
   base::refuse({.expected = "a file that this process may read",
-                .found = fmt::format("{}: {}", path, why),
+                .found = fmt::format("{}: {}", path, reason(code)),
                 .where = key,
-                .fix = fmt::format("correct {}, or make the file readable on every node", key)});
+                .fix = too_many ? "raise the number of open files (ulimit -n), or join files"
+                                : fmt::format("correct {}, or make the file readable on every node", key)});
 }
 
 }  // namespace
 
 MappedFile::MappedFile(std::string path, std::string const& key) : path_(std::move(path)) {
   file_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file_ < 0) unreadable(path_, reason(errno), key);
+  if (file_ < 0) unreadable(path_, errno, key);
   struct stat status {};
   int const why = ::fstat(file_, &status) != 0 ? errno : S_ISDIR(status.st_mode) ? EISDIR : 0;
   void* data = nullptr;
@@ -43,7 +45,7 @@ MappedFile::MappedFile(std::string path, std::string const& key) : path_(std::mo
   if (why != 0 || data == MAP_FAILED) {
     int const code = why != 0 ? why : errno;
     ::close(file_);
-    unreadable(path_, reason(code), key);
+    unreadable(path_, code, key);
   }
   data_ = static_cast<std::byte const*>(data);
   size_ = status.st_size;

@@ -86,11 +86,14 @@ std::vector<CheckpointFile> find_checkpoints(std::string const& dir, std::string
 }
 
 std::vector<std::string> prune_checkpoints(std::string const& dir, std::string const& run_name,
-                                           std::int64_t newest_step, std::int64_t keep) {
+                                           std::int64_t newest_step, std::int64_t keep, std::string const& spared) {
   std::vector<std::string> out;
   if (keep <= 0) return out;
   auto files = find_checkpoints(dir, run_name);
-  std::erase_if(files, [&](auto const& f) { return !f.valid || f.step > newest_step; });
+  std::error_code missing;
+  std::erase_if(files, [&](auto const& f) {
+    return !f.valid || f.step > newest_step || (!spared.empty() && fs::equivalent(f.path, spared, missing));
+  });
   // Without the newest one itself, nothing makes the older ones superfluous.
   if (files.empty() || files.back().step != newest_step) return out;
   while (static_cast<std::int64_t>(files.size()) > keep) {

@@ -77,17 +77,23 @@ void require_names(ModelFiles const& files) {
 }
 
 /// Throws when the folder holds a model or one of these files: an older model would be mixed with this one, and no file
-/// is replaced.
+/// is replaced. Unfinished files of an export that was killed are deleted.
 void require_free(std::string const& folder, ModelFiles const& files) {
   make_folder(folder);
+  std::vector<fs::path> unfinished;
   for (auto const& entry : fs::directory_iterator(folder)) {
     auto const name = entry.path().filename().string();
+    if (name.ends_with(".safetensors.part")) {
+      unfinished.push_back(entry.path());
+      continue;
+    }
     if (name != "config.json" && name.find(".safetensors") == std::string::npos && !find(files, name)) continue;
     base::refuse({.expected = "a folder without a model",
                   .found = name,
                   .where = folder,
                   .fix = "name another folder, or delete the model that is there"});
   }
+  for (auto const& path : unfinished) fs::remove(path);
 }
 
 /// Copies the share of one rank from the checkpoint to the tensors.
@@ -251,9 +257,14 @@ std::vector<std::string> export_model(comm::Communicator& world, Checkpoint cons
     files.insert(files.begin(),
                  {config_name, config::write_hugging_face(model, torch_name(options.type), -1, options.family)});
   throw_first(world, attempt([&] {
-                if (root) require_names(files), require_free(folder, files), writer.create();
+                if (root) require_names(files), require_free(folder, files);
               }),
               base::ExitCode::bad_input);
+  auto const created = attempt([&] {
+    if (root) writer.create();
+  });
+  if (created && root) writer.discard();
+  throw_first(world, created, base::ExitCode::run_failed);
   std::vector<std::uint64_t> sums(table.specs().size(), 0);
   auto failure = attempt([&] {
     Exporter exporter(checkpoint, layout, writer, options);

@@ -20,7 +20,7 @@ std::string describe_data(data::TokenSource const& source, data::Sampler const& 
 }
 
 std::string note_about_data(config::Config const& c) {
-  if (c.data.format != config::DataFormat::text) return "";
+  if (c.data.format != config::DataFormat::text) return text::note_about_ends(c);
   auto paths = c.data.path;
   for (auto const& source : c.data.source) paths.push_back(source.path);
   return text::note_about_binaries(paths);

@@ -17,6 +17,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 #include <utility>
 
@@ -194,14 +195,19 @@ Start begin_with_file(engine::AnyTrainer& trainer, io::StoredTokenizer const& to
   bool const all = options.load == Load::all;
   auto const source = io::read_checkpoint(world, options.resume);
   auto const mark = fmt::format("{} {:016x} of ", all ? "state" : "weights", io::content_hash(source, all));
-  // A run may go on from a file among those of its own name: checkpoints older than that file do not matter.
-  if (all) std::erase_if(files, [&](auto const& f) { return f.step <= source.header.step; });
+  // A run may go on from a file among those of its own name: checkpoints older than that file do not matter. Those of
+  // another history do: they would be deleted as old ones of this run (checkpoint.keep).
+  bool const goes_back = std::ranges::any_of(files, [&](auto const& f) {
+    std::error_code missing;
+    return std::filesystem::equivalent(f.path, options.resume, missing);
+  });
+  if (all && goes_back) std::erase_if(files, [&](auto const& f) { return f.step <= source.header.step; });
   auto const own = newest(trainer, files, tokenizer, [&](io::CheckpointFile const& f) {
     auto const origin = io::read_checkpoint(world, f.path).header.origin;
     if (origin.starts_with(mark)) return;
-    base::refuse({.expected = fmt::format("no later checkpoint of \"{}\" but those of a run that began with the {} "
-                                          "of {}",
-                                          trainer.config().run.name, all ? "state" : "weights", options.resume),
+    base::refuse({.expected = fmt::format("no {}checkpoint of \"{}\" but those of a run that began with the {} of {}",
+                                          goes_back ? "later " : "", trainer.config().run.name,
+                                          all ? "state" : "weights", options.resume),
                   .found = fmt::format("{} of a run that began with {}", f.path,
                                        origin.empty() ? "weights of its own" : "the " + origin),
                   .where = fmt::format("checkpoint.resume = \"{}\"", options.resume),
@@ -218,10 +224,10 @@ Start begin_with_file(engine::AnyTrainer& trainer, io::StoredTokenizer const& to
 
 namespace {
 
-/// Starts at step 0, with the weights of model.load or those of the seed. Collective.
-Start begin_anew(engine::AnyTrainer& trainer) {
+/// Reads the weights of model.load, which is logged with the purpose. The origin of the start has their hash.
+/// Collective.
+Start load_model(engine::AnyTrainer& trainer, char const* purpose) {
   auto const& c = trainer.config();
-  if (c.model.load.empty()) return {};
   auto& world = trainer.mesh().world();
   base::Stopwatch watch;
   std::optional<io::ModelWeights> weights;
@@ -234,17 +240,29 @@ Start begin_anew(engine::AnyTrainer& trainer) {
         fmt::format("model.seq_len = {}, and the model in {} was made for {} tokens: rotary positions "
                     "beyond these may need model.rope_scaling, or training",
                     c.model.seq_len, c.model.load, length));
-  base::log_root(fmt::format("Weights loaded from {} (hash {:016x}, {}); this run starts at step 0", c.model.load, hash,
-                             base::human_seconds(watch.seconds())));
+  base::log_root(fmt::format("Weights loaded from {} (hash {:016x}, {}); {}", c.model.load, hash,
+                             base::human_seconds(watch.seconds()), purpose));
   io::ModelFiles files;
   comm::agree_on_root(world, [&] { files = files_of_model(c.model.load); });
   return {0, fmt::format("weights {:016x} of {}", hash, c.model.load), false, std::move(files)};
 }
 
-/// Throws when a run of model.load finds a checkpoint whose run did not begin with loaded weights.
-void require_loaded(std::string const& origin, config::Config const& c, std::string const& path) {
-  if (c.model.load.empty() || origin.starts_with("weights ")) return;
-  base::refuse({.expected = "no checkpoints but those of a run that began with weights, as model.load says",
+/// Starts at step 0, with the weights of model.load or those of the seed. Collective.
+Start begin_anew(engine::AnyTrainer& trainer) {
+  if (trainer.config().model.load.empty()) return {};
+  return load_model(trainer, "this run starts at step 0");
+}
+
+/// Throws when a run of model.load finds a checkpoint whose run did not begin with the weights of that model. A folder
+/// of another name is read to compare them. Collective.
+void require_loaded(engine::AnyTrainer& trainer, std::string const& origin, std::string const& path) {
+  auto const& c = trainer.config();
+  if (origin.starts_with("weights ") && origin.ends_with(" of " + c.model.load)) return;
+  auto const mark = origin.starts_with("weights ")
+                        ? load_model(trainer, "a checkpoint's run may have begun with them").origin
+                        : std::string();
+  if (!mark.empty() && origin.starts_with(mark.substr(0, mark.find(" of ")))) return;
+  base::refuse({.expected = "no checkpoints but those of a run that began with the weights of model.load",
                 .found = fmt::format("{} of a run that began with {}", path,
                                      origin.empty() ? "weights of its own" : "the " + origin),
                 .where = fmt::format("model.load = \"{}\"", c.model.load),
@@ -257,13 +275,13 @@ Start resume(engine::AnyTrainer& trainer, io::StoredTokenizer const& tokenizer) 
   auto const& c = trainer.config();
   auto const& options = c.checkpoint;
   bool const automatic = options.resume == "auto";
-  if (automatic && !options.on()) return begin_anew(trainer);
   std::vector<io::CheckpointFile> files;
-  if (options.on()) files = find_together(trainer.mesh().world(), c);
+  // "auto" looks for checkpoints also where the run is to write none.
+  if (automatic || options.on()) files = find_together(trainer.mesh().world(), c);
   if (automatic) {
     auto& world = trainer.mesh().world();
     auto const own = newest(trainer, files, tokenizer, [&](io::CheckpointFile const& f) {
-      if (!c.model.load.empty()) require_loaded(io::read_checkpoint(world, f.path).header.origin, c, f.path);
+      if (!c.model.load.empty()) require_loaded(trainer, io::read_checkpoint(world, f.path).header.origin, f.path);
     });
     return own ? *own : begin_anew(trainer);
   }

@@ -115,13 +115,22 @@ double Checkpointing::vote() {
   double vote = 0.0;
   if (options_.period.seconds > 0 && since_last_.seconds() >= static_cast<double>(options_.period.seconds))
     vote += vote_period;
-  // Time is needed for the step that begins now, one more that is as slow, and a checkpoint. Where steps follow each
-  // other without a flush, the sum of this vote is known when more have begun.
+  // Time is needed for the step that begins now and one more that is as slow. Where steps follow each other without a
+  // flush, the sum of this vote is known when more have begun.
   double const steps = 2.0 + trainer_->plan().results_late(trainer_->config());
+  if (needs_the_rest_of_time(steps * longest_step_)) vote += vote_deadline;
+  return vote;
+}
+
+bool Checkpointing::needs_the_rest_of_time(double seconds) const {
+  double const now = clock_.seconds();
   double const write = options_.on() ? 1.5 * std::max(longest_write_, write_estimate_) : 0.0;
   double const spare = std::clamp(0.05 * (deadline_ - now), 0.2, 60.0);
-  if (now + steps * longest_step_ + write + spare >= deadline_) vote += vote_deadline;
-  return vote;
+  return now + seconds + write + spare >= deadline_;
+}
+
+bool Checkpointing::time_is_up_here() const {
+  return trainer_->mesh().world().rank() == 0 && needs_the_rest_of_time(longest_step_);
 }
 
 void Checkpointing::before_first_step() {
@@ -216,7 +225,7 @@ void Checkpointing::report(io::WriteResult const& r) {
                              base::human_seconds(r.held_seconds), r.path));
   if (!r.verified || trainer_->mesh().world().rank() != 0) return;
   try {
-    io::apart([&] { io::prune_checkpoints(options_.dir, run_name_, r.step, options_.keep); });
+    io::apart([&] { io::prune_checkpoints(options_.dir, run_name_, r.step, options_.keep, options_.resume); });
   } catch (base::Error const& e) {
     base::warn_root(e.what());  // too many checkpoints are no reason to stop
   }

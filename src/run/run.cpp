@@ -89,6 +89,16 @@ std::string validation_windows(config::Config const& c, data::Sampler const& sam
   return fmt::format("{}{} of {}", repeats ? fmt::format("{} reads of ", reads) : "", read.windows, windows);
 }
 
+/// A warning where a validation pass reads its split ten times or more, or "".
+std::string note_about_validation(config::Config const& c, data::Sampler const& sampler) {
+  auto const all = sampler.num_eval_windows(), reads = c.run.eval_batches * c.batch.global;
+  if (all == 0 || reads < 10 * all) return "";
+  return fmt::format("run.eval_batches = {} reads each of {} {} times; run.eval_batches = {} reads each once",
+                     c.run.eval_batches,
+                     base::counted(all, c.batch.variable ? "validation sample" : "validation window"), reads / all,
+                     (all + c.batch.global - 1) / c.batch.global);
+}
+
 /// The line that says where every key is written with its value, as seen from the folder in which the run was started.
 std::string input_line(config::Config const& c) {
   return fmt::format("Input: every key is in {}/resolved.toml (--verbose prints them)", from_here(c.run.output_dir));
@@ -155,10 +165,9 @@ std::string sample_text(engine::AnyTrainer& trainer, text::Tokenizer const& toke
 /// The run with policy P, from the plan to the exit code. `start`: the program's clock. Collective.
 template <class P>
 base::ExitCode train(config::Config const& c, comm::Communicator& world, base::Stopwatch start, SummaryFile& file,
-                     bool verbose, schedule::DrawTimelines const& draw) {
+                     SignalGuard& signals, bool verbose, schedule::DrawTimelines const& draw) {
   auto& summary = file.contents();
   bool const root = world.rank() == 0;
-  SignalGuard signals(root);
   auto plan = comm::agree(world, "plan the run", [&] { return engine::make_run_plan(c); });
   if (verbose) base::log_root(config::canonical_toml(c));
   auto const described = machine(world) + report::describe(c, plan, verbose && root);
@@ -169,6 +178,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   // prediction that later use is compared with.
   auto const needed = memory.total() + (device::on_host() ? memory.checkpoint_copy : 0);
   engine::require_room(needed, world);
+  if (!device::on_host()) engine::require_memory(memory.offloaded_to_host + memory.checkpoint_copy, world);
   auto const attention_bytes = engine::platform().fused_attention ? plan::fused_attention_bytes(c) : 0;
   auto const predicted = needed - (device::on_host() ? 0 : plan::gpu_context_bytes + attention_bytes);
   auto const tokenizer = comm::agree(world, "open the tokenizer", [&] { return open_tokenizer(c, root); });
@@ -200,6 +210,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   summary.memory_predicted = collectives::all_reduce(world, static_cast<double>(predicted));
   file.begin(first_step);
   base::log_root(describe_data(trainer.source(), trainer.sampler(), c));
+  if (auto const note = note_about_validation(c, trainer.sampler()); !note.empty()) base::warn_root(note);
   if ((c.data.pack || c.batch.variable) && root) {
     auto const first = engine::deal_batch(c, trainer.sampler(), 0).balance;
     base::log_root(engine::describe(first, c));
@@ -229,7 +240,8 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   if (c.timers.level > 0)
     comm::agree_on_root(world, [&] { io::apart([&] { timers.emplace(c.run.output_dir, first_step, true); }); });
   if (c.timers.level > 0 && !timers) timers.emplace(c.run.output_dir, first_step, false);
-  trainer.stop_when([] { return stop_signal() != 0; });
+  bool between_steps = false;  // a validation pass or a sample, in which time may run out
+  trainer.stop_when([&] { return stop_signal() != 0 || (between_steps && checkpoints.time_is_up_here()); });
   report::Tracing tracing(trainer, draw);
   report::Progress progress(c.run.steps, c.run.log_every, root ? report::terminal_columns() : 0);
   base::Stopwatch whole;
@@ -246,7 +258,9 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   double in_steps = 0.0, on_disk = 0.0;
   auto const evaluate = [&] {
     base::Stopwatch evaluating;
+    between_steps = true;
     eval_loss = trainer.evaluate(c.run.eval_batches);
+    between_steps = false;
     if (timers) timers->add("evaluation", evaluating.seconds());
     if (!trainer.stopped_early()) return;
     eval_loss.reset();
@@ -267,8 +281,8 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     try {
       step = steps.next();
     } catch (base::Error const& e) {
-      // Every rank gets this error: so the checkpoint of an earlier step that is being written can be completed.
-      if (e.code() == base::ExitCode::not_finite) checkpoints.finish();
+      // Where every rank gets the error, the checkpoint of an earlier step that is being written can be completed.
+      if (e.code() == base::ExitCode::not_finite || world.size() == 1) checkpoints.finish();
       throw;
     }
     auto const& r = step.result;
@@ -362,6 +376,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   if (!summary.bottleneck.empty()) base::log_root(fmt::format("Bottleneck: {}", summary.bottleneck));
   if (!traced.empty()) base::log_root(traced + "\n");
   if (!stopped && c.sample.tokens > 0) {
+    between_steps = true;
     auto const text = sample_text(trainer, *tokenizer.tokenizer);
     stopped = trainer.stopped_early();
     base::log_root(fmt::format("A sample of the model (temperature {}):\n----\n{}{}\n----", c.sample.temperature,
@@ -393,6 +408,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
 base::ExitCode run(config::Config const& c, comm::Communicator& world, bool verbose,
                    schedule::DrawTimelines const& draw) {
   base::Stopwatch start;
+  SignalGuard signals(world.rank() == 0);
   auto policy = comm::wait_policy();
   policy.timeout_s = c.comm.timeout_s;
   comm::set_wait_policy(policy);
@@ -406,7 +422,7 @@ base::ExitCode run(config::Config const& c, comm::Communicator& world, bool verb
   SummaryFile summary(c, world, start);
   return summary.keep([&] {
     return engine::with_policy(
-        c, [&](auto policy) { return train<decltype(policy)>(c, world, start, summary, verbose, draw); });
+        c, [&](auto policy) { return train<decltype(policy)>(c, world, start, summary, signals, verbose, draw); });
   });
 }
 

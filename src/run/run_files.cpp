@@ -12,6 +12,7 @@
 #include <p3d/config/parse.hpp>
 #include <p3d/io/file_watch.hpp>
 #include <p3d/io/text_file.hpp>
+#include <p3d/plan/run_summary.hpp>
 
 #include <fmt/format.h>
 
@@ -70,12 +71,30 @@ void keep_older(fs::path const& folder, bool moves) {
       fmt::format("The files of an earlier run in {} are kept: {}", from_here(folder.string()), base::join(kept)));
 }
 
-/// The rows of an earlier metrics.csv up to step `start`; a file that holds anything else is kept under another name.
-io::MetricsHistory take_over(std::string const& folder, std::int64_t start, bool predicts) {
+/// The name of the run whose files lie in a folder; "" where no summary says it.
+std::string name_of_run(std::string const& folder) {
+  try {
+    auto const path = folder + "/summary.json";
+    return fs::exists(path) ? plan::parse_summary(io::read_text(path), path).run : "";
+  } catch (base::Error const&) {
+    return "";
+  }
+}
+
+/// The rows of an earlier metrics.csv up to step `start`; a file that holds anything else, or is of a run of another
+/// name, is kept under another name.
+io::MetricsHistory take_over(std::string const& folder, std::int64_t start, bool predicts, std::string const& run) {
   auto const path = folder + "/metrics.csv";
   io::FileOperation const here("read or rename", path);
   if (!fs::exists(path)) return {};
   if (start == 0) {
+    keep_older(folder, true);
+    return {};
+  }
+  if (auto const other = name_of_run(folder); !other.empty() && other != run) {
+    base::warn_root(
+        fmt::format("{} is of the run \"{}\": the rows of the {} steps of \"{}\" before this start are not there", path,
+                    other, start, run));
     keep_older(folder, true);
     return {};
   }
@@ -122,7 +141,7 @@ RunFiles::RunFiles(config::Config const& config, std::int64_t start)
     : folder_(config.run.output_dir), predicts_(config.model.mtp.on()) {
   io::make_folder(folder_);
   try {
-    taken_over_ = take_over(folder_, start, predicts_);
+    taken_over_ = take_over(folder_, start, predicts_, config.run.name);
   } catch (fs::filesystem_error const& e) {
     throw base::Error(
         {.expected = "files of an earlier run (metrics.csv and others) that can be kept under other names",
@@ -130,7 +149,10 @@ RunFiles::RunFiles(config::Config const& config, std::int64_t start)
          .where = folder_,
          .fix = "check the folder's permissions and the free space"});
   }
-  io::write_text_atomically(folder_ + "/resolved.toml", config::canonical_toml(config));
+  // Where no step is left, the file says what the steps were made with.
+  auto const resolved = folder_ + "/resolved.toml";
+  if (start < config.run.steps || !fs::exists(resolved))
+    io::write_text_atomically(resolved, config::canonical_toml(config));
   metrics_ = std::make_unique<io::MetricsWriter>(folder_, taken_over_.lines, predicts_);
 }
 

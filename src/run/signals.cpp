@@ -63,6 +63,7 @@ using Handler = void (*)(int);
 Handler old_int = SIG_DFL;
 Handler old_term = SIG_DFL;
 Handler old_usr1 = SIG_DFL;
+Handler old_pipe = SIG_DFL;
 }  // namespace
 
 SignalGuard::SignalGuard(bool speaks) {
@@ -73,12 +74,15 @@ SignalGuard::SignalGuard(bool speaks) {
   old_term = std::signal(SIGTERM, handler);
   old_usr1 = std::signal(SIGUSR1, handler);
   std::signal(SIGALRM, leave);
+  // The reader of the log may end, as in `p3d input.toml | head`: the run and its checkpoints go on.
+  old_pipe = std::signal(SIGPIPE, SIG_IGN);
 }
 
 SignalGuard::~SignalGuard() {
   std::signal(SIGINT, old_int);
   std::signal(SIGTERM, old_term);
   std::signal(SIGUSR1, old_usr1);
+  std::signal(SIGPIPE, old_pipe);
 }
 
 void SignalGuard::steps_begin() {

@@ -122,4 +122,19 @@ std::string require_tokenizer(config::Config const& c, Tokenizer const& tokenize
                      base::counted(std::ssize(prefixes), "token file"), origin_file(without.front()));
 }
 
+std::string note_about_ends(config::Config const& c) {
+  if (c.data.format != config::DataFormat::megatron || c.data.eod_token < 0) return "";
+  auto paths = c.data.path;
+  for (auto const& source : c.data.source) paths.push_back(source.path);
+  for (auto const& prefix : find_prefixes(paths, c.data.source.empty() ? "data.path" : "data.source")) {
+    auto const origin = read_origin(prefix);
+    if (!origin || origin->end_of_document == c.data.eod_token) continue;
+    auto const end = origin->end_of_document < 0 ? "no token ends a document"
+                                                 : fmt::format("token {} ends a document", origin->end_of_document);
+    return fmt::format("data.eod_token = {}, and {} says that {}: documents are cut where {} stands instead",
+                       c.data.eod_token, origin_file(prefix), end, c.data.eod_token);
+  }
+  return "";
+}
+
 }  // namespace p3d::text

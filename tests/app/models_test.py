@@ -208,6 +208,14 @@ class Models(AppTest):
         self.assertEqual(sorted(index["weight_map"]), sorted(tensors(MODELS / "gpt2")))
         self.assertEqual(tensors(self.folder / "out-0"), tensors(MODELS / "gpt2"))
 
+    def test_an_export_that_was_killed_can_be_repeated(self):
+        self.good("import", MODELS / "gpt2", "whole.h5")
+        (self.folder / "half").mkdir()
+        (self.folder / "half/model-00001-of-00002.safetensors.part").write_bytes(b"unfinished")
+        self.good("export", "whole.h5", "half")
+        self.assertEqual(tensors(self.folder / "half"), tensors(MODELS / "gpt2"))
+        self.assertEqual([path for path in (self.folder / "half").iterdir() if path.name.endswith(".part")], [])
+
     def test_bf16_comes_back_as_it_was(self):
         self.good("import", MODELS / "llama3", "a.h5")
         self.good("export", "a.h5", "half", "--dtype", "bf16")
@@ -357,6 +365,18 @@ class Models(AppTest):
                "run.eval_batches=0", "checkpoint.every=1", "run.precision=fp64"]
         self.good("", *size, *run)
         self.refused("", f"model.load={MODELS / 'gpt2'}", *run, parts=["began with weights of its own", "model.load"])
+
+    def test_a_run_goes_on_from_the_model_that_it_began_with(self):
+        keys = ("data.format=synthetic", "run.steps=2", "run.precision=fp64", "run.ceiling=false", "run.name=begun",
+                "batch.global=2", "batch.micro=1", "run.eval_batches=0", "checkpoint.every=1")
+        self.good("", f"model.load={MODELS / 'gpt2'}", *keys)
+        same = self.copy("gpt2")  # the same weights in another folder
+        self.assertIn("Resumed from", self.good("", f"model.load={same}", *keys, "run.steps=3"))
+        weights = same / "model.safetensors"
+        changed = bytearray(weights.read_bytes())
+        changed[-5] ^= 1
+        weights.write_bytes(changed)
+        self.refused("", f"model.load={same}", *keys, "run.steps=4", parts=["began with the weights", str(same)])
 
     def test_another_tokenizer_than_the_models_is_named(self):
         folder = self.copy("llama")

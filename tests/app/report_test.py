@@ -219,6 +219,16 @@ class MadeRuns(Report):
         self.assertEqual(sum(y == min(heights) for y in heights), 1)
         self.assertGreater(sorted(heights)[1] - min(heights), 300)
 
+    def test_standard_output_has_the_page_alone(self):
+        folder = self.write_run("good", ["1,64,2,1,0.001,1,1,\n"])
+        whole = self.page(folder)
+        run = program.Run(0, ["report", str(folder), "--out", "/dev/stdout"], self.folder)
+        self.addCleanup(run.kill)
+        run.finish()
+        self.assertEqual((run.code, run.err), (0, ""))
+        without_time = lambda text: re.sub(r"\d{4}-\d\d-\d\d[^<]*", "", text)
+        self.assertEqual(without_time(run.out), without_time(whole.text))
+
     def test_names_are_text(self):
         hostile = '<script>alert(1)</script>"&\''
         summary = {"p3d_run_summary": 1, "run": hostile, "reason": "</pre><script>x</script>", "program": "<b>",
@@ -258,8 +268,8 @@ class Refusals(Report):
         folder = self.write_run("bad", ["1,64,2,1,0.001,1,1,\n", "2,x\n", "3,192,2,1,0.001,1,1,\n"])
         self.refused(r"bad/metrics.csv:3", folder.name)
         good = self.write_run("good", ["1,64,2,1,0.001,1,1,\n"])
-        self.refused(r"No such file or directory", good.name, "--out", "nowhere/page.html")
-        self.refused(r"Is a directory", good.name, "--out", folder.name)
+        self.refused(r"nowhere/page.html: No such file or directory", good.name, "--out", "nowhere/page.html")
+        self.refused(r".*: Is a directory", good.name, "--out", folder.name)
         self.refused("--out good/metrics.csv, which is read", good.name, "--out", "good/metrics.csv")
         self.refused(".*--nonsense", good.name, "--nonsense")
         self.assertFalse((self.folder / "report.html").exists())

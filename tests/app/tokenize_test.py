@@ -195,6 +195,12 @@ class Tokenize(AppTest):
         code, shown, err = p3d("data", "head", "one", "--tokenizer", "bytes", folder=self.folder)
         self.assertEqual((code, shown), (2, ""))
         self.assertIn(f"found:    tokens of gpt2.json (hash {note['tokenizer']['hash']}), as one.meta.json says\n", err)
+        keys = ("--check", "data.format=megatron", "data.path=one", "data.shuffle=documents", "data.pack=true",
+                f"data.tokenizer={GPT2}", "model.vocab_size=1300", "model.seq_len=8", "batch.global=1")
+        warning = "one.meta.json says that token 0 ends a document: documents are cut where 7 stands instead"
+        for token, warned in (("7", True), ("0", False)):
+            code, shown, err = p3d(*keys, f"data.eod_token={token}", folder=self.folder)
+            self.assertEqual(warning in shown + err, warned, shown + err)
         # Another length of PREFIX.bin: the note is of other tokens.
         with open(self.folder / "one.bin", "ab") as file:
             file.write(b"\0\0")

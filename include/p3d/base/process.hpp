@@ -15,6 +15,10 @@ std::string host_name();
 /// size), so that sums over ranks are right. 0 when the system does not say.
 std::int64_t proportional_set_size();
 
+/// Raises the number of files that this process may have open to 65,536, or to the most that the system allows it: data
+/// may lie in thousands of files, and the usual limit is 1,024.
+void raise_open_files();
+
 /// Keeps signals from this thread, but for those of its own errors (SIGSEGV and the like), as long as an object of this
 /// class lives. It is used around the start of a thread, which inherits that, since signals are for the thread that
 /// trains; and around calls that a signal must not interrupt.

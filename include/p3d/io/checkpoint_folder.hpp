@@ -29,9 +29,10 @@ std::vector<CheckpointFile> find_checkpoints(std::string const& dir, std::string
 
 /// Deletes old checkpoints of a run: of the valid ones whose step is at most `newest_step`, the oldest, so that `keep`
 /// remain (0: all remain). Files that are not valid are never deleted. `newest_step` must be the step of a checkpoint
-/// that was verified: without it nothing is deleted. Returns the deleted paths.
+/// that was verified: without it nothing is deleted. The file `spared`, under whatever path, is neither deleted nor
+/// counted. Returns the deleted paths.
 std::vector<std::string> prune_checkpoints(std::string const& dir, std::string const& run_name,
-                                           std::int64_t newest_step, std::int64_t keep);
+                                           std::int64_t newest_step, std::int64_t keep, std::string const& spared = "");
 
 /// Deletes the .part files of a run, which a killed run left. Returns their paths.
 std::vector<std::string> remove_unfinished(std::string const& dir, std::string const& run_name);

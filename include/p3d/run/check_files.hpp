@@ -23,8 +23,8 @@ struct FileCheck {
 /// and whether there are samples to train on and to evaluate.
 FileCheck check_files(config::Config const& config);
 
-/// A warning about binary files among those of data.format = "text", which a run prints before it begins; "" when there
-/// are none.
+/// A warning that a run prints before it begins, or "": about binary files among those of data.format = "text", or
+/// about data.eod_token, where the notes beside token files name another one.
 std::string note_about_data(config::Config const& config);
 
 /// A warning where the model of model.load has a tokenizer beside it that gives other tokens than the run's: its

@@ -81,6 +81,8 @@ public:
   double vote();
   /// True when time is nearly up: the run must save and stop now. The same on every rank.
   bool time_is_up(engine::StepResult const& result) const;
+  /// True on rank 0 when time is nearly up, by its clock: for a pass between two steps, in which no vote is counted.
+  bool time_is_up_here() const;
   /// True when checkpoint.every asks for a checkpoint of a step.
   bool is_due(std::int64_t step) const { return options_.on() && options_.every > 0 && step % options_.every == 0; }
   /// Begins, moves along or reports a checkpoint. Called after a step, when its row of the history is written.
@@ -102,6 +104,8 @@ public:
 private:
   /// Begins a checkpoint of the state as it is; waits for its end where nothing may go on meanwhile. Collective.
   void start_writing();
+  /// True when a checkpoint and so many seconds take the time that is left.
+  bool needs_the_rest_of_time(double seconds) const;
   /// True when the file of saved_step_ still exists; a user may have deleted it. Collective.
   bool saved_file_is_there();
   /// Logs the end of a write, good or bad, and deletes checkpoints beyond checkpoint.keep.

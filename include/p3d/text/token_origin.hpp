@@ -43,5 +43,7 @@ std::optional<TokenOrigin> read_origin(std::string const& prefix);
 /// with the run's tokenizer, whose name is data.tokenizer. Throws base::Error (bad_input) with both hashes when they
 /// differ. Returns a line about pairs without a note, or "".
 std::string require_tokenizer(config::Config const& config, Tokenizer const& tokenizer);
+/// Compares data.eod_token with what these notes say about the ends of documents. Returns a warning, or "".
+std::string note_about_ends(config::Config const& config);
 
 }  // namespace p3d::text

@@ -238,6 +238,7 @@ TEST(CheckpointFolder, OnlyOlderValidFilesOfTheRunGo) {
   // 40 is not there to be trusted: nothing goes when the newest is missing.
   EXPECT_TRUE(io::prune_checkpoints(dir, "run", 45, 1).empty());
   EXPECT_TRUE(io::prune_checkpoints(dir, "run", 40, 0).empty());
+  EXPECT_TRUE(io::prune_checkpoints(dir, "run", 40, 3, dir + "/./run-00000010.h5").empty());  // 20, 30 and 40
   auto const gone = io::prune_checkpoints(dir, "run", 40, 2);
   EXPECT_EQ(gone, (std::vector<std::string>{io::checkpoint_path(dir, "run", 10), io::checkpoint_path(dir, "run", 20)}));
   auto const left = io::find_checkpoints(dir, "run");
