@@ -111,7 +111,7 @@ CommandLine parse_command_line(int argc, char** argv) {
   app.footer(footer);
   app.add_option("FILE", words, "the input, a TOML file, and overrides of its keys: section.key=value")->type_name("");
   app.add_flag("--check", line.check, "check the input, print what would run, start nothing");
-  app.add_option("--ranks", line.ranks, "with --check: number of ranks to assume")->check(CLI::PositiveNumber);
+  app.add_option("--ranks", line.ranks, "with --check: number of ranks to assume")->check(count_from(1, most_ranks));
   app.add_flag("--verbose", line.verbose,
                "print every key with its value too (as in resolved.toml); with --check also the memory of each buffer");
   app.add_flag("--help-input", keys, "list every key of the input file with its default");

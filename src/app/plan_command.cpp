@@ -23,6 +23,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iostream>
+#include <utility>
 
 namespace p3d::app {
 namespace {
@@ -136,6 +137,38 @@ int run(config::Config const& config, config::Cluster const& cluster, plan::Kern
   return 0;
 }
 
+/// The input whose layout another one replaces: its own need suit neither the ranks nor the keys that are fixed.
+/// Refuses one without batch.global, as a run does that chooses its layout.
+config::ParseResult parse_searched(std::string const& input, std::vector<std::string> words,
+                                   plan::SearchOptions const& options) {
+  int ranks = options.ranks;
+  auto result = config::parse_file(input, words, ranks);
+  if (!result.config) result = config::parse_file(input, words, ranks = 0);
+  if (!result.config && options.ranks > 0) {
+    auto alone = words;
+    std::vector<std::pair<std::string, std::string>> one_rank{
+        {"batch.micro", "1"}, {"parallel.sequence", "false"}, {"memory.shard", "none"}};
+    for (auto const& row : config::axis_table)
+      if (row.has_key) one_rank.emplace_back(row.key, "1");
+    for (auto const& [key, value] : one_rank)
+      if (std::find(options.fixed.begin(), options.fixed.end(), key) == options.fixed.end())
+        alone.push_back(key + "=" + value);
+    if (auto other = config::parse_file(input, alone, 0); other.config) {
+      result = std::move(other);
+      words = std::move(alone);
+    }
+  }
+  if (!result.config) return result;
+  words.emplace_back("parallel.layout=auto");
+  for (auto const& error : config::parse_file(input, words, ranks).errors)
+    if (error.key == "batch.global")
+      base::refuse({.expected = "batch.global where the layout is chosen: no layout may change the losses",
+                    .found = "none",
+                    .where = input.empty() ? "command line" : input,
+                    .fix = "set batch.global to the samples of a step: p3d plan FILE batch.global=N"});
+  return result;
+}
+
 }  // namespace
 
 int plan_command(int argc, char** argv) {
@@ -196,9 +229,7 @@ int plan_command(int argc, char** argv) {
   auto const cluster = config::parse_cluster_file(cluster_file);
   auto const& generation = plan::kernels_of(kernels, "--kernels",
                                             cluster.cluster ? cluster.cluster->kernels : config::PlannedKernels::flash);
-  auto result = config::parse_file(input, overrides, options.ranks);
-  // The input's own layout need not suit the ranks when another one is searched.
-  if (!result.config && !as_is) result = config::parse_file(input, overrides, 0);
+  auto result = as_is ? config::parse_file(input, overrides, options.ranks) : parse_searched(input, overrides, options);
   std::cerr << config::format(result.errors) << config::format(cluster.errors) << std::flush;
   if (!result.config || !cluster.cluster) return static_cast<int>(base::ExitCode::bad_input);
   if (!as_is) {

@@ -4,6 +4,7 @@
 #include "config/rules.hpp"
 
 #include "config/keys.hpp"
+#include "config/rope_scaling.hpp"
 
 #include <p3d/config/refinement.hpp>
 
@@ -60,6 +61,11 @@ void derive(Config& config, Sources& sources, int num_ranks) {
     m.ffn = m.gated() ? ((8 * m.hidden + 2) / 3 + 15) / 16 * 16 : 4 * m.hidden;
     return true;
   });
+
+  if (m.rope_scaling == RopeScaling::none && m.load.empty())
+    visit_scaling_keys(m, [&](char const* key, auto member) {
+      if (sources.from_preset(key)) m.*member = Model{}.*member;
+    });
 
   follow(sources, "model.moe.ffn", {"model.ffn"}, [&] { return m.moe.ffn = m.ffn, true; });
   follow(sources, "model.moe.choice_bias", {"model.moe.bias_update_rate"},

@@ -8,7 +8,8 @@
 //   high       every layer          gradients    -            tp > 1     0           -
 //   extreme    every layer          parameters   microbatch   tp > 1     0           to disk
 //
-// Sharding needs replicas (dp > 1).
+// Sharding needs replicas (dp > 1). Compressed gradients are divided no further than "optimizer", as a worker's is
+// whole where it is compressed, and with optimizer.post_validation nothing is moved to a disk.
 
 #include "config/rules.hpp"
 
@@ -53,10 +54,10 @@ public:
     if (!sources_.known("parallel.dp") || c_.parallel.product(token_axes) == 1 || !free("memory.shard")) return;
     set("memory.shard");
     if (level_ == Level::none) return;
-    m.shard = level_ == Level::extreme ? Shard::parameters
-              : level_ == Level::high  ? Shard::gradients
-                                       : Shard::optimizer;
-    if (level_ != Level::extreme || !free("memory.gather")) return;
+    m.shard = level_ < Level::high || c_.compresses() ? Shard::optimizer
+              : level_ == Level::extreme              ? Shard::parameters
+                                                      : Shard::gradients;
+    if (m.shard != Shard::parameters || !free("memory.gather")) return;
     m.gather = MessageEvery::microbatch;
     set("memory.gather");
   }
@@ -64,7 +65,7 @@ public:
   /// Divides tokens over tp. Not with share_saved_inputs: inputs that are kept divided are divided already.
   void sequence() {
     auto& p = c_.parallel;
-    auto const tokens = c_.batch.micro * c_.model.seq_len;
+    auto const tokens = c_.batch.micro * (c_.model.seq_len / p.cp);
     bool const can = sources_.known("parallel.tp") && p.tp > 1 && tokens >= p.tp && !c_.memory.share_saved_inputs;
     if (level_ == Level::none || !can || !free("parallel.sequence")) return;
     p.sequence = true;
@@ -83,7 +84,8 @@ public:
     auto& m = c_.memory;
     if (free("memory.offload_parameters")) set("memory.offload_parameters");
     bool const has_state = !state_of(c_.optimizer_with_versions()).arrays.empty() || is_16bit(c_.run.precision);
-    bool const can = has_state && c_.precision.moments != Precision::bf16 && !c_.model.moe.changes_router();
+    bool const can = has_state && c_.precision.moments != Precision::bf16 && !c_.model.moe.changes_router() &&
+                     !c_.optimizer.post_validation;
     if (!free("memory.offload_optimizer") || !can) return;
     set("memory.offload_optimizer");
     if (level_ == Level::extreme) m.offload_optimizer = OffloadTo::disk;
@@ -92,8 +94,8 @@ public:
   /// Moves activations, except the ones of two microbatches.
   void offload_activations() {
     auto& m = c_.memory;
-    bool const can =
-        sources_.known("batch.microbatches") && c_.batch.microbatches >= 3 && !c_.batch.variable && !c_.model.moe.on();
+    bool const can = sources_.known("batch.microbatches") && c_.batch.microbatches >= 3 && !c_.batch.variable &&
+                     !c_.model.moe.on() && !c_.optimizer.post_validation;
     if (!free("memory.offload_activations") || !can || m.recompute_microbatches_kept > 0) return;
     set("memory.offload_activations");
     if (level_ == Level::extreme) m.offload_activations = OffloadTo::disk;

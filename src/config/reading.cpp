@@ -2,6 +2,7 @@
 #include <p3d/config/reading.hpp>
 
 #include "config/keys.hpp"
+#include "config/rope_scaling.hpp"
 
 #include <fmt/format.h>
 
@@ -82,6 +83,8 @@ ParseResult reading_input(Config const& stored, Reading const& wanted) {
   c.run.precision = wanted.precision.value_or(stored.run.precision);
   if (c.run.precision != Precision::fp32) c.precision.autocast = Autocast::none;
   if (wanted.seq_len > 0) c.model.seq_len = wanted.seq_len;
+  if (c.model.rope_scaling == RopeScaling::none)  // older runs may have numbers of a scaling that they do not use
+    visit_scaling_keys(c.model, [&](char const*, auto member) { c.model.*member = Model{}.*member; });
   c.data = wanted.data;
   c.batch.variable = wanted.variable;
   c.batch.micro = std::clamp<std::int64_t>(most_tokens / c.model.seq_len, 1, stored.batch.micro);

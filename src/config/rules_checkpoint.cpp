@@ -4,11 +4,7 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
-
 namespace p3d::config {
-
-namespace fs = std::filesystem;
 
 namespace {
 
@@ -29,11 +25,11 @@ void check_resume(Check const& c) {
             fmt::format("checkpoint.resume = \"{}\" and model.load = \"{}\"", resume, c.config.model.load),
             "remove model.load, or set checkpoint.resume to \"auto\" and checkpoint.load to \"all\"");
   }
-  std::error_code ignored;
-  if (file && !fs::is_regular_file(resume, ignored)) {
-    c.error({"checkpoint.resume"}, "\"auto\", \"none\" or an existing checkpoint", fmt::format("no file {}", resume),
-            fmt::format("correct the path{}; p3d checkpoint ls FOLDER lists checkpoints", similar_file(resume)));
-  }
+  if (!file) return;
+  if (auto const wrong = no_file(resume))
+    c.error({"checkpoint.resume"}, "\"auto\", \"none\" or an existing checkpoint",
+            fmt::format("no file {}{}", resume, wrong->missing ? "" : ": it is " + wrong->found),
+            wrong->fix + "; p3d checkpoint ls FOLDER lists checkpoints");
 }
 
 /// A checkpoint of step 0 needs checkpoints at all.

@@ -4,11 +4,7 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
-
 namespace p3d::config {
-
-namespace fs = std::filesystem;
 
 namespace {
 
@@ -25,11 +21,9 @@ void check_tokenizer_file(Check const& c) {
     c.error({"data.tokenizer_pattern", "data.tokenizer"}, "data.tokenizer_pattern only with a .tiktoken file",
             fmt::format("tokenizer {}", d.tokenizer), "remove data.tokenizer_pattern");
   if (d.tokenizer == "bytes") return;
-  std::error_code error;
-  if (fs::is_regular_file(d.tokenizer, error)) return;
-  c.error({"data.tokenizer"}, "\"bytes\", or the file of a tokenizer",
-          fmt::format("{}: {}", d.tokenizer, fs::exists(d.tokenizer, error) ? "no regular file" : "no such file"),
-          "correct the path" + similar_file(d.tokenizer));
+  if (auto const wrong = no_file(d.tokenizer))
+    c.error({"data.tokenizer"}, "\"bytes\", or the file of a tokenizer",
+            fmt::format("{}: {}", d.tokenizer, wrong->found), wrong->fix);
 }
 
 /// Bytes need a vocabulary of 256.

@@ -26,9 +26,20 @@ std::string similar_file(std::string const& path) {
   for (fs::directory_iterator it(folder, error), end; !error && it != end && names.size() < 1000; it.increment(error)) {
     names.push_back(it->path().filename().string());
   }
+  auto const own = fs::path(path).filename().string();
+  std::erase(names, own);  // it is there, and no file: nobody meant it
   std::sort(names.begin(), names.end());
-  auto const close = base::nearest(fs::path(path).filename().string(), names);
+  auto const close = base::nearest(own, names);
   return close.empty() ? "" : fmt::format(" (did you mean {}?)", (folder / close).string());
+}
+
+std::optional<NoFile> no_file(std::string const& path) {
+  std::error_code ignored;
+  auto const status = fs::status(path, ignored);
+  if (fs::is_regular_file(status)) return std::nullopt;
+  if (fs::is_directory(status)) return NoFile{.found = "a folder", .fix = "name a file in it"};
+  if (fs::exists(status)) return NoFile{.found = "no regular file", .fix = "name a regular file"};
+  return NoFile{.found = "no such file", .missing = true, .fix = "correct the path" + similar_file(path)};
 }
 
 namespace {

@@ -2,6 +2,7 @@
 // Rules of [model]: sizes that divide each other, and keys that need another key. Example: model.rope_layers = [1, 0]
 // is refused with learned positions, which do not rotate.
 #include "config/divide.hpp"
+#include "config/rope_scaling.hpp"
 #include "config/rules.hpp"
 
 #include <p3d/base/text.hpp>
@@ -194,11 +195,25 @@ void check_longrope(Check const& c) {
           "set model.rope_original_seq_len to that of the model, or model.rope_attention_factor");
 }
 
+/// Keys of a scaling are refused without one: nothing is ignored. With model.load they are those of its folder.
+void check_no_scaling(Check const& c) {
+  if (!c.known({"model.rope_query_beta", "model.load"}) || !c.config.model.load.empty()) return;
+  Model const plain;
+  visit_scaling_keys(c.config.model, [&](char const* key, auto member) {
+    if (c.sources.given(key) && c.config.model.*member != plain.*member)
+      c.error({key, "model.rope_scaling"}, fmt::format("{} only with a model.rope_scaling", key),
+              "rope_scaling \"none\"", fmt::format("set model.rope_scaling, or remove {}", key));
+  });
+}
+
 /// Scaling of rotary positions needs rotary positions, and factors in order.
 void check_rope_scaling(Check const& c) {
   if (!c.known({"model.rope_scaling", "model.position"})) return;
   auto const& m = c.config.model;
-  if (m.rope_scaling == RopeScaling::none) return;
+  if (m.rope_scaling == RopeScaling::none) {
+    check_no_scaling(c);
+    return;
+  }
   if (m.position != Position::rope) {
     c.error({"model.rope_scaling", "model.position"}, "model.rope_scaling only with model.position = \"rope\"",
             fmt::format("rope_scaling \"{}\", position \"{}\"", to_string(m.rope_scaling), to_string(m.position)),

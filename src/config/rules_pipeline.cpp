@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <filesystem>
 #include <numeric>
 
 namespace p3d::config {
@@ -76,9 +75,9 @@ void check_schedule_keys(Check const& c) {
     } else if (!from_file && !p.file.empty()) {
       c.error({"pipeline.file", "pipeline.schedule"}, "pipeline.file only with schedule = \"file\"",
               fmt::format("schedule \"{}\"", p.schedule), "set pipeline.schedule to \"file\", or remove pipeline.file");
-    } else if (std::error_code ignored; from_file && !std::filesystem::is_regular_file(p.file, ignored)) {
-      c.error({"pipeline.file"}, "an existing file", fmt::format("{}: no such file", p.file),
-              "correct the path" + similar_file(p.file));
+    } else if (from_file) {
+      if (auto const wrong = no_file(p.file))
+        c.error({"pipeline.file"}, "an existing file", fmt::format("{}: {}", p.file, wrong->found), wrong->fix);
     }
   }
   if (c.known({"pipeline.max_memory"}) && p.max_memory > 0 && p.schedule != "auto")

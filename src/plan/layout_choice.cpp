@@ -10,7 +10,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -40,8 +39,6 @@ PlannedInput parse_planned_file(std::string const& path, std::vector<std::string
   if (ranks == 0) return refused("a number of ranks for which a layout is chosen", "none", "add --ranks N");
   auto cluster = config::parse_cluster_file(wanted.plan.cluster);
   if (!cluster.cluster) return {{.config = {}, .errors = std::move(cluster.errors)}, ""};
-  if (wanted.memory.limit > 0)
-    cluster.cluster->device.memory = std::min(cluster.cluster->device.memory, wanted.memory.limit * 1024 * 1024 * 1024);
   auto const& kernels = kernels_of(base::to_string(wanted.plan.kernels), "plan.kernels", cluster.cluster->kernels);
   try {
     auto const found =

@@ -99,6 +99,7 @@ MemoryPrediction predict_memory(config::Config const& c, RunPlan const& plan, in
   m.activations = buffers.activations.total();
   m.workspace = buffers.workspace.total();
   m.offloaded_activations = buffers.offloaded;
+  if (c.memory.offload_activations == config::OffloadTo::host) m.offloaded_to_host += buffers.offloaded;
   require_some_memory(m.activations, pipeline_rank);
   if (m.offloaded > 0) {
     auto const longest = longest_owned(c, plan, pipeline_rank);
@@ -278,6 +279,21 @@ RunPlan make_run_plan(config::Config const& c, Platform const& platform) {
   plan.schedule_note = std::move(pipeline.reason);
   plan.flush_note = std::move(steps.note);
   return plan;
+}
+
+config::Config with_few_microbatches(config::Config c) {
+  if (c.pipeline.schedule == "file") return c;
+  c.batch.microbatches = std::min<std::int64_t>(c.batch.microbatches, 2 * std::int64_t{c.parallel.pp});
+  c.batch.global = c.batch.microbatches * c.batch.micro * c.parallel.dp;
+  return c;
+}
+
+PipelinePlan plan_few_microbatches(config::Config const& c) {
+  auto const few = with_few_microbatches(c);
+  RankBytes bytes;
+  if (few.pipeline.max_memory > 0)
+    bytes = [&](auto const& stages, auto const& program) { return rank_bytes(few, stages, program, {}); };
+  return plan_pipeline(few, bytes, execution_of(few));
 }
 
 std::vector<double> rank_bytes(config::Config const& c, layout::StageMap const& stages,

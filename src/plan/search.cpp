@@ -73,11 +73,22 @@ struct CandidateLayout {
   }
 };
 
+/// The machine with as much memory for a rank as memory.limit allows.
+config::Cluster within_limit(config::Cluster cluster, Config const& config) {
+  double const limit = config.memory.limit * 1024 * 1024 * 1024;
+  if (limit > 0) cluster.device.memory = std::min(cluster.device.memory, limit);
+  return cluster;
+}
+
 class Search {
 public:
   Search(Config const& config, config::Cluster const& cluster, KernelGeneration const& kernels,
          SearchOptions const& options)
-      : base_(config), cluster_(cluster), kernels_(kernels), predictor_(cluster, kernels), options_(options) {}
+      : base_(config),
+        cluster_(within_limit(cluster, config)),
+        kernels_(kernels),
+        predictor_(cluster_, kernels),
+        options_(options) {}
 
   SearchResult run() {
     predict_all();
@@ -250,7 +261,9 @@ private:
       if ((either || vocabulary) && divides) out.push_back(one);
     };
     if (!free("pipeline.schedule") || !free("pipeline.virtual_stages")) {
-      add(Order::one_f_one_b, base_.pipeline.virtual_stages);
+      // with() leaves a schedule that is fixed. Of those that it may choose, one has stages in any number.
+      auto const stages = base_.pipeline.virtual_stages;
+      add(free("pipeline.schedule") && stages > 1 ? Order::interleaved : Order::one_f_one_b, stages);
       return out;
     }
     add(Order::one_f_one_b, 0);
@@ -365,9 +378,7 @@ private:
       auto const time = predictor_.predict(*parsed.config);
       // Its bound was quicker than the last layout that is wanted, and the simulation says that it is not.
       if (time.seconds() >= seconds_of_last_) return true;
-      auto few = *parsed.config;
-      few.batch.microbatches = std::min<std::int64_t>(few.batch.microbatches, 2 * std::int64_t{few.parallel.pp});
-      few.batch.global = few.batch.microbatches * few.batch.micro * few.parallel.dp;
+      auto const few = with_few_microbatches(*parsed.config);
       double bytes = predicted_bytes(few, kernels_);
       if (bytes <= cluster_.device.memory && few.batch.microbatches < parsed.config->batch.microbatches)
         bytes = predicted_bytes(*parsed.config, kernels_);
@@ -385,7 +396,7 @@ private:
   }
 
   Config const& base_;
-  config::Cluster const& cluster_;
+  config::Cluster const cluster_;
   KernelGeneration const& kernels_;
   StepPredictor predictor_;
   std::string const base_toml_ = config::canonical_toml(base_);
@@ -412,6 +423,18 @@ std::optional<PlannedLayout> fits_more_ranks(Config const& config, config::Clust
       // No layout of so many ranks divides the batch; more may.
     }
   return std::nullopt;
+}
+
+/// Refuses layouts of which most break one rule, or cannot be planned for one key: what they need is another value of
+/// it. The reasons are those of Search::reject().
+void refuse_broken_rules(SearchResult const& result, std::string const& expected) {
+  auto const& all = result.rejected;
+  auto const most =
+      std::max_element(all.begin(), all.end(), [](auto const& a, auto const& b) { return a.second < b.second; });
+  if (most == all.end() || most->first == "memory") return;
+  auto const key = most->first.substr(most->first.find(" of ") + 4);
+  base::refuse(expected, fmt::format("none of {} layouts: the {} refuses most of them", result.predicted, most->first),
+               "--ranks", "change " + key);
 }
 
 }  // namespace
@@ -456,10 +479,12 @@ SearchResult require_layouts(Config const& config, config::Cluster const& cluste
                              SearchOptions const& options) {
   auto result = search_layouts(config, cluster, kernels, options);
   if (!result.layouts.empty()) return result;
+  auto const expected = fmt::format("a layout that fits {} ranks of {} ({} each)", options.ranks, cluster.name,
+                                    base::human_bytes(within_limit(cluster, config).device.memory));
+  if (result.least_bytes == 0) refuse_broken_rules(result, expected);
   auto const more = fits_more_ranks(config, cluster, kernels, options);
   base::refuse(
-      fmt::format("a layout that fits {} ranks of {} ({} each)", options.ranks, cluster.name,
-                  base::human_bytes(cluster.device.memory)),
+      expected,
       fmt::format("none of {} layouts{}", result.predicted,
                   result.least_bytes > 0 ? ": the smallest needs " + base::human_bytes(result.least_bytes) : ""),
       "--ranks",

@@ -7,7 +7,9 @@
 #include <p3d/layout/stages.hpp>
 #include <p3d/plan/memory.hpp>
 #include <p3d/plan/model_cost.hpp>
+#include <p3d/plan/pipeline.hpp>
 #include <p3d/plan/run_plan.hpp>
+#include <p3d/schedule/registry.hpp>
 
 #include <fmt/format.h>
 
@@ -27,8 +29,19 @@ StepTime predict_step(config::Config const& config, config::Cluster const& clust
   return StepPredictor(cluster, kernels).predict(config);
 }
 
+namespace {
+
+/// The stages of the schedule. Most schedules have one on each rank, and need not be made to know them.
+layout::StageMap stages_of(config::Config const& c) {
+  auto const* generator = schedule::find_generator(c.pipeline.schedule);
+  bool const one_each = generator != nullptr && generator->stages_per_rank == 1 && c.pipeline.virtual_stages <= 1;
+  return one_each ? layout::make_stage_map(c) : plan_few_microbatches(c).stages;
+}
+
+}  // namespace
+
 double operations_of_rank(config::Config const& c) {
-  auto const stages = layout::make_stage_map(c);
+  auto const stages = stages_of(c);
   double remade = 0;
   for (int s = 0; s < stages.num_stages() && c.memory.recompute != config::Recompute::automatic; ++s)
     remade +=

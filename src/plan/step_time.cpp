@@ -24,15 +24,6 @@
 
 namespace p3d::plan {
 
-namespace {
-/// The input with as many microbatches as fill its pipeline: more of them add no bubble.
-config::Config with_few_microbatches(config::Config c) {
-  c.batch.microbatches = std::min<std::int64_t>(c.batch.microbatches, 2 * std::int64_t{c.parallel.pp});
-  c.batch.global = c.batch.microbatches * c.batch.micro * c.parallel.dp;
-  return c;
-}
-}  // namespace
-
 StepModel::StepModel(config::Config const& c, config::Cluster const& cluster, KernelGeneration const& kernels,
                      StepPredictor::Memory& memory)
     : c_(c), cluster_(cluster), k_(with_types(kernels, c)), memory_(memory) {
@@ -180,8 +171,8 @@ double StepModel::sum(Layers const& layers, Of const& of) const {
 double StepModel::bubble_seconds(double longest, double all, double head, double embedding) const {
   int const chunks = std::max(1, c_.pipeline.virtual_stages);
   if (!StepPredictor::simulates(c_)) return (all - longest) / chunks;
-  auto const few = with_few_microbatches(c_);
-  auto const plan = plan_pipeline(few, {}, execution_of(few));
+  auto const few = with_few_microbatches(c_);  // more of them add no bubble
+  auto const plan = plan_few_microbatches(c_);
   PipelineCosts costs;
   for (int s = 0; s < plan.stages.num_stages(); ++s) {
     auto const range = plan.stages.layers(s);
@@ -212,7 +203,7 @@ bool StepModel::streams() const {
   if (!may_stream(c_)) return false;
   auto few = with_few_microbatches(c_);
   few.pipeline.flush = config::Flush::automatic;
-  return plan_stream(few, plan_pipeline(few, {}, execution_of(few)), execution_of(few)).stream.has_value();
+  return plan_stream(few, plan_few_microbatches(few), execution_of(few)).stream.has_value();
 }
 
 StepPredictor::Parameters StepModel::parameters() {

@@ -94,6 +94,8 @@ Program parse_csv(std::string_view text) {
 }
 
 Program parse_schedule_file(std::string_view text, int slot_lookahead) {
+  // Editors and spreadsheets on Windows put a byte order mark in front of UTF-8.
+  if (constexpr std::string_view mark = "\xef\xbb\xbf"; text.starts_with(mark)) text.remove_prefix(mark.size());
   std::size_t at = 0;  // past blanks and comments
   while (at < text.size()) {
     at = std::min(text.find_first_not_of(" \t\r\n", at), text.size());

@@ -44,6 +44,11 @@ class CommandLine(AppTest):
                 self.assertEqual(len(re.findall("^expected: ", run.err, re.MULTILINE)), 1, run.err)
                 self.assertEqual(len(re.findall("^fix: ", run.err, re.MULTILINE)), 1, run.err)
 
+    def test_a_number_of_ranks(self):
+        for word in ("0", "-1", "1.5", "99999999999"):
+            said = self.words("--check", "input.toml", "--ranks", word).err
+            self.assertIn(f"{word} is no whole number from 1 to 1073741824", said)
+
     def test_suggests_the_nearest_option(self):
         self.assertIn("did you mean --check?", self.words("--chek", "input.toml").err)
 

@@ -71,6 +71,38 @@ class Plan(AppTest):
             self.assertTrue(line.startswith("tp 2,"), line)
             self.assertNotIn("shard", line)
 
+    def test_a_number_of_chunks(self):
+        text = self.search("--fix", "pipeline.virtual_stages=2", "--top", "4")
+        layouts = re.findall(r"tp \d.*", text)
+        self.assertGreater(len(layouts), 3, text)
+        for line in layouts[:4]:
+            self.assertIn("2 chunks", line)
+
+    def test_stages_of_a_list_on_ranks_that_have_several(self):
+        text = self.search("pipeline.layers_per_stage=[1,1,1,1]", "--fix", "parallel.pp=2",
+                           "--fix", "pipeline.schedule=zb_v", ranks=2)
+        self.assertRegex(text, r"Step on 2 ranks of .*, HFU [0-9.]+ %")
+
+    def test_a_schedule_that_is_chosen_within_a_memory(self):
+        text = self.search("pipeline.schedule=auto", "pipeline.max_memory=10", "parallel.pp=2", "--as-is", ranks=2)
+        self.assertRegex(text, r"Step on 2 ranks of ")
+
+    def test_a_limit_of_memory(self):
+        self.search("--csv", "all.csv")
+        with open(self.folder / "all.csv") as file:
+            needs = sorted(float(row["bytes"]) for row in csv.DictReader(file))
+        limit = (needs[0] + needs[-1]) / 2
+        self.search(f"memory.limit={limit / 2**30}", "--csv", "some.csv")
+        with open(self.folder / "some.csv") as file:
+            needs = [float(row["bytes"]) for row in csv.DictReader(file)]
+        self.assertGreater(len(needs), 0)
+        self.assertLessEqual(max(needs), limit)
+
+    def test_the_layout_of_the_input_need_not_suit_what_is_fixed(self):
+        text = self.search("parallel.dp=2", "--fix", "batch.micro=8", ranks=2)
+        for line in re.findall(r"tp \d.*", text):
+            self.assertIn("micro 8", line)
+
     def test_a_run_chooses_its_layout(self):
         words = (*MODEL, "run.steps=4", "run.log_every=1", "run.eval_every=0", f"plan.cluster={CLUSTERS / 'epyc.toml'}",
                  "run.precision=fp64", "checkpoint.every=0")
@@ -180,7 +212,13 @@ class Plan(AppTest):
 
     def test_bad_words(self):
         cluster = ("--cluster", str(CLUSTERS / "dgx-h100.toml"))
+        plain = [word for word in MODEL if not word.startswith("batch.global")]
         for words, expected in (
+                ((*plain, *cluster, "--ranks", "8"), "batch.global where the layout is chosen"),
+                ((*MODEL, *cluster, "--ranks", "8", "memory.limit=0.01"),
+                 "a layout that fits 8 ranks of DGX H100 SuperPOD (10.24 MiB each)"),
+                ((*MODEL, *cluster, "--ranks", "8", "comm.compress=int8", "comm.workers=2", "--fix", "parallel.tp=1",
+                  "--fix", "parallel.pp=1"), "change comm.workers"),
                 ((*MODEL, *cluster, "--ranks", "8", "--fix", "model.hidden=8"), "a key that the search chooses"),
                 ((*MODEL, *cluster, "--ranks", "8", "--fix", "parallel.tp=2", "--fix", "parallel.tp=1"),
                  "parallel.tp again: --fix parallel.tp=1"),

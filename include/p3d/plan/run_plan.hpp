@@ -21,6 +21,8 @@
 
 namespace p3d::plan {
 
+struct PipelinePlan;
+
 /// The machine that a run computes on, as far as its memory depends on it; by default a host with one thread.
 struct Platform {
   bool gpu = false;                ///< kernels run on a GPU, in memory of its own
@@ -80,6 +82,12 @@ RunPlan make_run_plan(config::Config const& config, Platform const& platform);
 /// those of `stages`. `stream`: the same steps without a flush between them, or nothing.
 RunPlan make_run_plan(config::Config const& config, layout::StageMap stages, schedule::ValidProgram training,
                       Platform const& platform, std::optional<schedule::Stream> stream = {});
+
+/// The input with a batch of the few microbatches that fill its pipeline, whose program takes less time to make. A
+/// schedule from a file has a number of its own, which stays.
+config::Config with_few_microbatches(config::Config config);
+/// The pipeline of the few microbatches: its stages are those of all of them.
+PipelinePlan plan_few_microbatches(config::Config const& config);
 
 /// Bytes that each pipeline rank takes with these stages and this program: weights, gradients, moments, activations,
 /// scratch.

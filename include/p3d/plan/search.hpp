@@ -43,13 +43,14 @@ struct SearchResult {
   double least_bytes = 0;  ///< memory of the smallest layout that was looked at, where none fits
 };
 
-/// Searches the layouts of `config`, whose model, batch.global and types stay. The result does not depend on the order
-/// of anything. Throws base::Error (bad_input) where the number of ranks or the batch allows no layout at all.
+/// Searches the layouts of `config`, whose model, batch.global and types stay. A rank may take the memory of its
+/// device, or memory.limit where that is less. The result does not depend on the order of anything. Throws base::Error
+/// (bad_input) where the number of ranks or the batch allows no layout at all.
 SearchResult search_layouts(config::Config const& config, config::Cluster const& cluster,
                             KernelGeneration const& kernels, SearchOptions const& options);
 
 /// search_layouts(), but throws base::Error (bad_input) where no layout fits: with the least memory that one needs, and
-/// the least number of ranks on which one fits.
+/// the least number of ranks on which one fits; or with the key whose rule refuses them.
 SearchResult require_layouts(config::Config const& config, config::Cluster const& cluster,
                              KernelGeneration const& kernels, SearchOptions const& options);
 

@@ -28,6 +28,11 @@ std::vector<std::string> latent(std::string const& key, char const* value) {
   return out;
 }
 
+/// A value of a key that only a scaling of rotary positions reads, with one.
+std::vector<std::string> scaled(char const* value) {
+  return {value, "model.rope_scaling=linear", "model.position=rope"};
+}
+
 /// For each key a value that differs from the default and breaks no rule, with what else must change for that.
 std::map<std::string, std::vector<std::string>> const& changes() {
   static std::map<std::string, std::vector<std::string>> const map{
@@ -63,20 +68,20 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"model.dropout", {"0.1"}},
       {"model.rope_theta", {"1234.5"}},
       {"model.rope_scaling", {"linear", "model.position=rope"}},
-      {"model.rope_scaling_factor", {"8"}},
-      {"model.rope_low_freq_factor", {"1.5"}},
-      {"model.rope_high_freq_factor", {"8"}},
-      {"model.rope_original_seq_len", {"64"}},
+      {"model.rope_scaling_factor", scaled("8")},
+      {"model.rope_low_freq_factor", scaled("1.5")},
+      {"model.rope_high_freq_factor", scaled("8")},
+      {"model.rope_original_seq_len", scaled("64")},
       {"model.norm_placement", {"sandwich"}},
       {"model.norm_offset", {"1"}},
       {"model.rope_local_theta", {"100", "model.position=\"rope\"", "model.window=4"}},
-      {"model.rope_beta_fast", {"16"}},
-      {"model.rope_beta_slow", {"2"}},
-      {"model.rope_attention_factor", {"1.5"}},
-      {"model.rope_truncate", {"false"}},
-      {"model.rope_short_factors", {"[1.0, 2.5]"}},
-      {"model.rope_long_factors", {"[1.5, 3]"}},
-      {"model.rope_scaling_layers", {"[1, 0]"}},
+      {"model.rope_beta_fast", scaled("16")},
+      {"model.rope_beta_slow", scaled("2")},
+      {"model.rope_attention_factor", scaled("1.5")},
+      {"model.rope_truncate", scaled("false")},
+      {"model.rope_short_factors", scaled("[1.0, 2.5]")},
+      {"model.rope_long_factors", scaled("[1.5, 3]")},
+      {"model.rope_scaling_layers", scaled("[1, 0]")},
       {"model.rope_query_beta", {"0.1", "model.position=\"rope\""}},
       {"model.qk_norm", {"full"}},
       {"model.embedding_multiplier", {"3", "model.position=\"rope\""}},

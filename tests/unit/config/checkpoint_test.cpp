@@ -69,6 +69,7 @@ TEST(CheckpointKeys, ResumeAndLoad) {
     return result.errors.size() == 1 ? result.errors[0].key + ": " + result.errors[0].found : format(result.errors);
   };
   EXPECT_EQ(error({"checkpoint.resume=/no/such.h5"}), "checkpoint.resume: no file /no/such.h5");
+  EXPECT_EQ(error({"checkpoint.resume=/"}), "checkpoint.resume: no file /: it is a folder");
   EXPECT_EQ(error({"checkpoint.load=weights"}), "checkpoint.load: resume = \"auto\"");
   EXPECT_EQ(error({"run.name=a/b"}), "run.name: \"a/b\"");
   EXPECT_EQ(error({"checkpoint.at_start=true", "checkpoint.every=0"}), "checkpoint.at_start: checkpoint.every = 0");

@@ -122,6 +122,25 @@ TEST(MemoryPreset, KeysOfTheInputWin) {
             OffloadTo::none);  // which has no state
 }
 
+// A preset sets no key that a rule refuses.
+TEST(MemoryPreset, KeepsToTheRules) {
+  auto const valid = good(
+      "[memory]\npreset = \"extreme\"\n[optimizer]\npost_validation = true\n[parallel]\ndp = 2\n"
+      "[batch]\nmicrobatches = 4\n");
+  EXPECT_EQ(valid.memory.offload_optimizer, OffloadTo::none);
+  EXPECT_EQ(valid.memory.offload_activations, OffloadTo::none);
+  EXPECT_EQ(valid.memory.shard, Shard::parameters);
+  for (auto const* name : {"low", "high", "extreme"}) {
+    auto const compressed = good(std::string("[memory]\npreset = \"") + name + "\"\n",
+                                 {"comm.compress=int8", "comm.workers=4", "batch.global=8", "parallel.dp=2"});
+    EXPECT_EQ(compressed.memory.shard, Shard::optimizer) << name;
+    EXPECT_EQ(compressed.memory.gather, MessageEvery::step) << name;
+  }
+  std::string const four = "[memory]\npreset = \"low\"\n[model]\nheads = 4\nhidden = 16\nffn = 32\nseq_len = 4\n";
+  EXPECT_TRUE(good(four, {"parallel.tp=4"}).parallel.sequence);
+  EXPECT_FALSE(good(four, {"parallel.tp=4", "parallel.cp=2"}).parallel.sequence) << "two tokens for four ranks";
+}
+
 TEST(MemoryPreset, IsShownAsItsKeys) {
   for (auto const* name : {"low", "medium", "high", "extreme"}) {
     auto const config = good(std::string("[memory]\npreset = \"") + name + "\"\n[parallel]\ndp = 2\npp = 2\n");

@@ -274,6 +274,24 @@ INSTANTIATE_TEST_SUITE_P(
                              {"t.toml:3:13"},
                              P3D_SOURCE_DIR "/README.nd: no such file",
                              {"did you mean " P3D_SOURCE_DIR "/README.md?"}},
+                    RuleCase{"[data]\nformat = \"synthetic\"\ntokenizer = \"tests\"\n",
+                             0,
+                             "data.tokenizer",
+                             {"t.toml:3:13"},
+                             P3D_SOURCE_DIR "/tests: a folder",
+                             {"name a file in it"}},
+                    RuleCase{"[data]\nformat = \"synthetic\"\ntokenizer = \"/dev/null\"\n",
+                             0,
+                             "data.tokenizer",
+                             {"t.toml:3:13"},
+                             "/dev/null: no regular file",
+                             {"name a regular file"}},
+                    RuleCase{"[pipeline]\nschedule = \"file\"\nfile = \"tests\"\n",
+                             0,
+                             "pipeline.file",
+                             {"t.toml:3:8"},
+                             P3D_SOURCE_DIR "/tests: a folder",
+                             {"name a file in it"}},
                     RuleCase{"[data]\nformat = \"synthetic\"\ntokenizer_pattern = \"gpt2\"\n",
                              0,
                              "data.tokenizer_pattern",
@@ -302,6 +320,12 @@ INSTANTIATE_TEST_SUITE_P(
                              {"t.toml:2:16", "model.position = \"learned\" by default"},
                              "rope_scaling \"linear\", position \"learned\"",
                              {"\"none\"", "\"rope\""}},
+                    RuleCase{"[model]\nposition = \"rope\"\nrope_scaling_factor = 8\n",
+                             0,
+                             "model.rope_scaling_factor",
+                             {"t.toml:3:23", "model.rope_scaling = \"none\" by default"},
+                             "rope_scaling \"none\"",
+                             {"set model.rope_scaling", "remove model.rope_scaling_factor"}},
                     RuleCase{"[model]\nposition = \"rope\"\nrope_scaling = \"llama3\"\nrope_low_freq_factor = 4\n",
                              0,
                              "model.rope_low_freq_factor",
@@ -323,6 +347,20 @@ INSTANTIATE_TEST_SUITE_P(
                              {"t.toml:4:25", "model.rope_attention_factor = 0.0 by default"},
                              "1",
                              {"model.rope_attention_factor"}}));
+
+TEST(Rules, AScalingThatIsSwitchedOffLeavesNoNumbersOfIt) {
+  Model const plain;
+  for (auto const* name : {"phi4-mini", "gpt-oss-20b", "apertus-8b"}) {
+    auto const config = good("", {std::string("model.preset=") + name, "model.rope_scaling=none"});
+    EXPECT_EQ(config.model.rope_scaling_factor, plain.rope_scaling_factor) << name;
+    EXPECT_EQ(config.model.rope_original_seq_len, plain.rope_original_seq_len) << name;
+    EXPECT_TRUE(config.model.rope_truncate && config.model.rope_short_factors.empty()) << name;
+    EXPECT_EQ(good(canonical_toml(config)), config) << name;
+    EXPECT_TRUE(allowed(config)) << name;
+  }
+  // The scale of queries reads the length of the first training without a scaling.
+  good("", {"model.position=rope", "model.rope_query_beta=0.1", "model.rope_original_seq_len=64"});
+}
 
 TEST(Rules, AFileWithoutTheSectionIsThePlaceOfItsDefaults) {
   auto const error =

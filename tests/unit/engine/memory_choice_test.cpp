@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -48,12 +49,14 @@ TEST(MemoryChoice, WhatFitsAnywayStaysAsItIs) {
   EXPECT_NE(choice.note.find("next:"), std::string::npos) << choice.note;
 }
 
-void fits_every_limit(bool post_validation) {
+void fits_every_limit(std::vector<std::string> const& keys, bool post_validation = false) {
   auto const with = [&](std::string const& limit) {
-    return input({"memory.limit=" + limit, fmt::format("optimizer.post_validation={}", post_validation)});
+    auto more = keys;
+    more.insert(more.end(), {"memory.limit=" + limit, fmt::format("optimizer.post_validation={}", post_validation)});
+    return input(more);
   };
   std::string smallest;
-  for (double limit = most(input({})); smallest.empty(); limit *= 0.8) {
+  for (double limit = most(input(keys)); smallest.empty(); limit *= 0.8) {
     auto const c = with(fmt::format("{}", limit));
     try {
       auto const choice = engine::choose_memory(c);
@@ -80,8 +83,31 @@ void fits_every_limit(bool post_validation) {
 }
 
 TEST(MemoryChoice, FitsEveryLimitDownToTheSmallest) {
-  fits_every_limit(false);
-  fits_every_limit(true);
+  fits_every_limit({});
+  fits_every_limit({}, true);
+}
+
+// Prices are those of 2 parallel.pp microbatches; what is chosen, or named, fits with all of them.
+TEST(MemoryChoice, FitsEveryLimitWithMoreMicrobatchesThanArePriced) {
+  fits_every_limit({"parallel.pp=2", "batch.microbatches=9", "pipeline.schedule=1f1b"});
+  fits_every_limit({"parallel.pp=2", "batch.microbatches=9", "pipeline.schedule=interleaved_1f1b"});
+}
+
+// A file that gathers weights is a schedule of divided ones: candidates with whole ones are refused, and others stay.
+TEST(MemoryChoice, DropsWhatCannotBePlanned) {
+  auto const path = testing::TempDir() + "memory_choice_divided.csv";
+  std::ofstream(path) << "0GATHER,0F0,0B0,0RELEASE,0REDUCE_SCATTER,STEP\n";
+  std::vector<std::string> const keys{"memory.limit=100", "pipeline.schedule=file", "pipeline.file=" + path};
+  EXPECT_NE(engine::choose_memory(input(keys)).config.memory.shard, config::Shard::none);
+  auto whole = keys;
+  whole.push_back("memory.shard=none");
+  try {
+    engine::choose_memory(input(whole));
+    ADD_FAILURE() << "nobody divides these weights";
+  } catch (base::Error const& e) {
+    // Where none is left, the first refusal says why.
+    EXPECT_EQ(e.text().where, "the schedule (pipeline.file)");
+  }
 }
 
 // Weights that come, and gradients that are summed, for each microbatch: the smallest that a memory may be. A key that

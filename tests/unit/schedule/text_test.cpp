@@ -26,6 +26,13 @@ TEST(Text, round_trip_of_any_placement_and_empty_ranks) {
   }
 }
 
+// Editors on Windows put a byte order mark in front of a text.
+TEST(Text, a_byte_order_mark_is_no_part_of_a_file) {
+  Program const whole = complete(one_f_one_b(2, 3));
+  EXPECT_EQ(parse_schedule_file("\xef\xbb\xbf" + to_text(whole)), whole);
+  EXPECT_EQ(parse_schedule_file("\xef\xbb\xbf" + to_csv(whole)), parse_schedule_file(to_csv(whole)));
+}
+
 TEST(Text, a_file_by_hand) {
   Program const program = parse_program(
       "# comment\n\n  p3d-schedule 1 stages=3 microbatches=1 ranks=2 placement=0,1,1  # more\r\n"
