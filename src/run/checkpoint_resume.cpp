@@ -276,8 +276,16 @@ Start resume(engine::AnyTrainer& trainer, io::StoredTokenizer const& tokenizer) 
   auto const& options = c.checkpoint;
   bool const automatic = options.resume == "auto";
   std::vector<io::CheckpointFile> files;
-  // "auto" looks for checkpoints also where the run is to write none.
   if (automatic || options.on()) files = find_together(trainer.mesh().world(), c);
+  if (automatic && !options.on()) {
+    if (!files.empty())
+      base::warn_root(
+          fmt::format("checkpoint.every = 0: {} of this run in {} {} not read; the run starts at step 0. "
+                      "checkpoint.resume = \"{}\" goes on from the newest",
+                      base::counted(std::ssize(files), "checkpoint"), options.dir, files.size() == 1 ? "is" : "are",
+                      files.front().path));
+    return begin_anew(trainer);
+  }
   if (automatic) {
     auto& world = trainer.mesh().world();
     auto const own = newest(trainer, files, tokenizer, [&](io::CheckpointFile const& f) {

@@ -3,6 +3,7 @@
 folder, and starts with nothing to do. Ends of a run between two steps: time that is up in a validation, a log without
 a reader."""
 import pathlib
+import re
 import subprocess
 import tempfile
 import unittest
@@ -47,12 +48,16 @@ class Histories(unittest.TestCase):
         self.assertRegex(said, r'no checkpoint of "b" but those of a run that began with the state of \S*runs/a/')
         self.assertEqual(self.files("b"), [2, 4])
 
-    def test_a_run_that_writes_no_checkpoints_goes_on_from_those_that_are_there(self):
+    def test_a_run_that_writes_no_checkpoints_names_those_that_are_there(self):
         self.run_named("x", "run.steps=4", "checkpoint.every=2")
-        self.assertIn("Resumed from", self.run_named("x", "run.steps=6", "checkpoint.every=0"))
-        whole = self.run_named("y", "run.steps=6", "checkpoint.every=0")
-        self.assertNotIn("Resumed", whole)
-        self.assertEqual(losses(self.folder, "runs/x"), losses(self.folder, "runs/y"))
+        said = self.run_named("x", "run.steps=6", "checkpoint.every=0")
+        found = re.search(r'2 checkpoints of this run in \S+ are not read; the run starts at step 0. '
+                          r'checkpoint.resume = "(\S+)" goes on from the newest', said)
+        self.assertIsNotNone(found, said)
+        from_zero = losses(self.folder, "runs/x")
+        self.run_named("x", "run.steps=6", "checkpoint.every=0", f"checkpoint.resume={found[1]}")
+        self.assertEqual(losses(self.folder, "runs/x"), from_zero)
+        self.assertNotIn("not read", self.run_named("y", "run.steps=1", "checkpoint.every=0"))
 
     def test_rows_of_another_run_are_not_taken_over(self):
         shared = ("run.output_dir=both", "checkpoint.every=2", "checkpoint.dir=files")
