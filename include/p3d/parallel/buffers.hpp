@@ -62,7 +62,7 @@ using ElementType = decltype(value_of<S, element>());
 /// Makes a view of a buffer's shape at its memory.
 template <class T>
 void set_view(device::View1<T>& view, void* memory, layout::BufferShape const& shape) {
-  view = device::View1<T>(static_cast<T*>(memory), shape.rows);
+  view = device::View1<T>(static_cast<T*>(memory), shape.columns > 0 ? shape.rows : 0);
 }
 template <class T>
 void set_view(device::View2<T>& view, void* memory, layout::BufferShape const& shape) {
