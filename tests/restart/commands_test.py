@@ -280,9 +280,8 @@ class Commands(unittest.TestCase):
         held = sum(math.prod(map(int, shape.split(","))) for shape in re.findall(r"parameters/\S+ +\[([^]]+)\]", shown))
         self.assertIn(f"Model: {held - state} parameters", said)
         resumed = restarts.train(self.folder, "2ep", "gathered", *words, "model.moe.dispatch=gather", "model.ffn=96",
-                                 "model.moe.bias_update_rate=0.01", "model.rope_scaling_factor=2.0",
-                                 f"checkpoint.resume={checkpoint('routed', 2)}", "run.name=gathered",
-                                 layouts=restarts.EXPERT_LAYOUTS)
+                                 "model.moe.bias_update_rate=0.01", f"checkpoint.resume={checkpoint('routed', 2)}",
+                                 "run.name=gathered", layouts=restarts.EXPERT_LAYOUTS)
         self.assertNotIn("in the checkpoint", resumed)
         self.assertLess(restarts.largest_deviation(restarts.losses(self.folder, "gathered"),
                                                    restarts.losses(self.folder, "routed")[2:]), 1e-12)
