@@ -94,13 +94,23 @@ std::optional<TokenOrigin> read_origin(std::string const& prefix) {
   return out;
 }
 
-std::string require_tokenizer(config::Config const& c, Tokenizer const& tokenizer) {
-  if (c.data.format != config::DataFormat::megatron) return "";
-  bool const blends = !c.data.source.empty();
+namespace {
+
+char const* key_of_data(config::Config const& c) { return c.data.source.empty() ? "data.path" : "data.source"; }
+
+/// The pairs of token files of a run, of its sources too.
+std::vector<std::string> prefixes_of(config::Config const& c) {
   auto paths = c.data.path;
   for (auto const& source : c.data.source) paths.push_back(source.path);
+  return find_prefixes(paths, key_of_data(c));
+}
+
+}  // namespace
+
+std::string require_tokenizer(config::Config const& c, Tokenizer const& tokenizer) {
+  if (c.data.format != config::DataFormat::megatron) return "";
   std::vector<std::string> without;
-  auto const prefixes = find_prefixes(paths, blends ? "data.source" : "data.path");
+  auto const prefixes = prefixes_of(c);
   for (auto const& prefix : prefixes) {
     auto const origin = read_origin(prefix);
     if (!origin) {
@@ -113,7 +123,7 @@ std::string require_tokenizer(config::Config const& c, Tokenizer const& tokenize
     if (same_tokenizer(*origin, own)) continue;
     refuse(fmt::format("tokens of the run's tokenizer, {}", tokenizer_in_words(own)),
            fmt::format("tokens of {}, as {} says", tokenizer_in_words(*origin), origin_file(prefix)),
-           fmt::format("data.tokenizer, and {}.bin of {}", prefix, blends ? "data.source" : "data.path"),
+           fmt::format("data.tokenizer, and {}.bin of {}", prefix, key_of_data(c)),
            fmt::format("set data.tokenizer to the file {}, or make the tokens with the other one: p3d data tokenize",
                        origin->tokenizer));
   }
@@ -124,9 +134,7 @@ std::string require_tokenizer(config::Config const& c, Tokenizer const& tokenize
 
 std::string note_about_ends(config::Config const& c) {
   if (c.data.format != config::DataFormat::megatron || c.data.eod_token < 0) return "";
-  auto paths = c.data.path;
-  for (auto const& source : c.data.source) paths.push_back(source.path);
-  for (auto const& prefix : find_prefixes(paths, c.data.source.empty() ? "data.path" : "data.source")) {
+  for (auto const& prefix : prefixes_of(c)) {
     auto const origin = read_origin(prefix);
     if (!origin || origin->end_of_document == c.data.eod_token) continue;
     auto const end = origin->end_of_document < 0 ? "no token ends a document"
