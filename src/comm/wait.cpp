@@ -25,6 +25,10 @@ constexpr double seconds_between_answers = 0.01;
 // budget.
 constexpr double seconds_of_yields = 0.1;
 
+// A rank that waits looks many times in a second. When more than this lies between two looks, its process was stopped
+// (scontrol suspend, a debugger, a paused virtual machine), most likely with the ranks that it waits for.
+constexpr double longest_between_looks = 1.0;
+
 }  // namespace
 
 void set_wait_policy(WaitPolicy policy) {
@@ -100,15 +104,19 @@ void wait(Pending& pending) {
   };
   double next_answer = seconds_between_answers;
   double budget = policy.timeout_s;
+  double last_look = 0.0;
   if (!finished()) {
     double news = 0.0;  // when another rank last woke this one
     for (;;) {
       arm_bell();  // a rank with news from here on wakes this one
       if (test(pending)) break;
       double const waited = here.seconds();
+      if (waited - last_look > longest_between_looks) budget += waited - last_look;
+      last_look = waited;
       if (waited > budget) {
         disarm_bell();
         budget = waited + wait_on_or_end();
+        last_look = here.seconds();
       }
       if (waited >= next_answer) {
         answer_questions();

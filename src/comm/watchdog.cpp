@@ -32,6 +32,10 @@ constexpr int question_tag = 1;
 constexpr int answer_tag = 2;
 constexpr int patience_tag = 3;
 constexpr double grace_s = 2.0;  ///< seconds that the reporting rank waits for answers
+constexpr double pause_s = 0.002;
+// Between two looks for answers no more than this counts as waiting: a rank that a loaded machine let sleep for seconds
+// has not looked in that time, and the answers may lie there.
+constexpr double longest_pause_s = 0.05;
 
 /// A question to one rank.
 struct Question {
@@ -165,7 +169,7 @@ void drop_sent(Messages& messages) {
 }
 
 void pause() {
-  timespec const time{0, 2000000};
+  timespec const time{0, static_cast<long>(pause_s * 1e9)};
   nanosleep(&time, nullptr);
 }
 
@@ -190,8 +194,8 @@ void listen(double seconds) {
 }
 
 /// Asks all ranks and returns their answers by rank (`waiting` < 0: no answer). Returns as soon as all have answered,
-/// after `grace` seconds, or, with `give_way`, once a lower rank asks in order to report, or some rank tells to wait
-/// on.
+/// after `grace` seconds of looking for answers, or, with `give_way`, once a lower rank asks in order to report, or
+/// some rank tells to wait on.
 std::vector<Answer> ask_all(double grace, bool timed_out, bool give_way) {
   std::vector<Answer> answers(static_cast<std::size_t>(dog.size));
   for (auto& answer : answers) answer.waiting = -1;
@@ -205,9 +209,10 @@ std::vector<Answer> ask_all(double grace, bool timed_out, bool give_way) {
     MPI_Isend(&question, sizeof(question), MPI_BYTE, rank, question_tag, dog.comm, &request);
   }
   int missing = dog.size - 1;
-  base::Stopwatch watch;
   auto const gives_way = [&] { return give_way && (dog.other_reporter < dog.rank || patient()); };
-  while (missing > 0 && watch.seconds() < grace && !gives_way()) {
+  double waited = 0.0;
+  while (missing > 0 && waited < grace && !gives_way()) {
+    base::Stopwatch const look;
     answer_questions();
     int flag = 0;
     MPI_Status status;
@@ -220,6 +225,7 @@ std::vector<Answer> ask_all(double grace, bool timed_out, bool give_way) {
       place = answer;
     }
     pause();
+    waited += std::min(look.seconds(), longest_pause_s);
   }
   return answers;
 }

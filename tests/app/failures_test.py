@@ -2,6 +2,7 @@
 """Ranks that die or stop, and numbers that are none: bounded time, a report, and nobody left."""
 import os
 import signal
+import time
 import unittest
 
 import program
@@ -42,6 +43,19 @@ class Failures(AppTest):
 
     def test_rank_0_is_stopped(self):
         self.check_stopped(0)
+
+    def test_all_ranks_are_stopped_for_a_while(self):
+        run = self.start_training(4, *MESH, "comm.timeout_s=2")
+        for rank in run.ranks.values():
+            os.kill(rank, signal.SIGSTOP)
+        time.sleep(3)
+        for rank in run.ranks.values():
+            os.kill(rank, signal.SIGCONT)
+        done = len(self.metrics())
+        run.wait_until(lambda: len(self.metrics()) > done + 1, "steps after the stop")
+        os.kill(run.ranks[0], signal.SIGTERM)
+        run.finish()
+        self.assertEqual(run.code, 75, run.err)
 
     def test_not_a_number(self):
         run = self.run_to_end(4, *MESH, "optimizer.lr=1e30", "run.log_every=1")
