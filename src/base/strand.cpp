@@ -105,6 +105,13 @@ Turns& turns() {
   return all;
 }
 
+/// The strands of works that an error of another one left unfinished. They are kept for ever: objects on their stacks
+/// may still be referred to.
+std::vector<std::unique_ptr<Strand>>& abandoned() {
+  thread_local auto& all = *new std::vector<std::unique_ptr<Strand>>;
+  return all;
+}
+
 /// The first function on a strand's stack: runs the work to its end and returns to the caller of interleave().
 void run_strand() {
   auto& t = turns();
@@ -163,7 +170,7 @@ void interleave(std::vector<std::function<void()>> works, std::function<void(std
       if (!strand.error) continue;
       auto const error = std::exchange(strand.error, nullptr);
       for (auto& s : t.strands)
-        if (!s->ended) static_cast<void>(s.release());  // objects on an abandoned stack may still be referred to
+        if (!s->ended) abandoned().push_back(std::move(s));
       t.strands.clear();
       std::rethrow_exception(error);
     }

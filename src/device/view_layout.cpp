@@ -48,7 +48,7 @@ ViewFacts view_facts_of_host_and_device() {
   launch_kernel("p3d::device::view_layout", Kokkos::RangePolicy<ExecSpace>(exec, 0, 1), views);
   ViewFacts facts;
   views.read(facts.host.data());
-  Kokkos::View<std::int64_t*, HostSpace> const copy("p3d::device::view_layout_copy", n);
+  Kokkos::View<std::int64_t*, HostSpace> const copy("p3d::device::view_layout_host", n);
   Kokkos::deep_copy(exec, copy, found);
   fence(exec, "p3d::device::view_layout");
   for (std::size_t i = 0; i < n; ++i) facts.device[i] = copy(i);

@@ -4,6 +4,8 @@
 
 #include <kernels/attention_fused.hpp>
 
+#include <Kokkos_Core.hpp>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -101,18 +103,25 @@ private:
     std::int64_t sample, head, statistics;
     Matrix q, k, v, out, dout, dq, dk, dv;
   };
+  /// Calls `body` for each head, inside a kernel: a library may touch device memory, and the guard knows it by that.
   template <class Body>
   static void for_heads(FusedCall const& c, Body const& body) {
-    for (std::int64_t sample = 0; sample < c.samples; ++sample)
-      for (std::int64_t head = 0; head < c.heads; ++head) {
-        auto const kv = head / (c.heads / c.kv_heads);
-        auto const at = [&](FusedCall::Rows r, std::int64_t column) {
-          return Matrix{static_cast<S*>(r.data) + sample * c.seq_len * r.stride + column, r.stride};
-        };
-        auto const q = head * c.head_dim, k = kv * c.head_dim, v = kv * c.value_dim, y = head * c.value_dim;
-        body(Head{sample, head, (sample * c.heads + head) * c.seq_len, at(c.q, q), at(c.k, k), at(c.v, v), at(c.out, y),
-                  at(c.dout, y), at(c.dq, q), at(c.dk, k), at(c.dv, v)});
-      }
+    Kokkos::parallel_for("p3d::test::fused_loops", Kokkos::RangePolicy<Kokkos::DefaultHostExecutionSpace>(0, 1),
+                         [&](int) {
+                           for (std::int64_t sample = 0; sample < c.samples; ++sample)
+                             for (std::int64_t head = 0; head < c.heads; ++head) body(head_at(c, sample, head));
+                         });
+  }
+  static Head head_at(FusedCall const& c, std::int64_t sample, std::int64_t head) {
+    auto const kv = head / (c.heads / c.kv_heads);
+    auto const at = [&](FusedCall::Rows r, std::int64_t column) {
+      return Matrix{static_cast<S*>(r.data) + sample * c.seq_len * r.stride + column, r.stride};
+    };
+    auto const q = head * c.head_dim, k = kv * c.head_dim, v = kv * c.value_dim, y = head * c.value_dim;
+    return {sample,       head,          (sample * c.heads + head) * c.seq_len,
+            at(c.q, q),   at(c.k, k),    at(c.v, v),
+            at(c.out, y), at(c.dout, y), at(c.dq, q),
+            at(c.dk, k),  at(c.dv, v)};
   }
   /// The score of query i and key j, and its derivative by the score without a cap.
   static std::pair<double, double> score_of(FusedCall const& c, Head const& at, std::int64_t i, std::int64_t j) {
