@@ -29,11 +29,17 @@ BatchLoader::BatchLoader(config::Config const& config, layout::StageMap const& s
   targets_.resize(tokens);
   documents_.resize(config.data.pack ? tokens : 0);
   positions_.resize(config.parallel.cp > 1 || sampler_.resets_positions() ? tokens : 0);
+  auto const& own = stages.stages_of(here.pp);
+  reads_ = sampler_.masks() || sampler_.resets_positions() || std::ranges::any_of(own, [this](int stage) {
+             auto const wanted = of_stage(stage);
+             return wanted.inputs || wanted.targets;
+           });
 }
 
 DealtBatch const& BatchLoader::batch_of(std::int64_t step) {
-  if (dealt_.step != step) dealt_ = deal_batch(*config_, sampler_, step);
-  return dealt_;
+  auto& dealt = dealt_[static_cast<std::size_t>(step) % dealt_.size()];
+  if (dealt.step != step) dealt = deal_batch(*config_, sampler_, step);
+  return dealt;
 }
 
 std::int64_t BatchLoader::tokens_of(std::int64_t step) {
@@ -77,6 +83,15 @@ std::vector<std::int64_t> BatchLoader::count_targets(SampleSource const& samples
     }
   }
   return counted;
+}
+
+void BatchLoader::check(SampleSource const& samples) const {
+  if (!reads_) return;
+  std::vector<int> in(seq_len()), target(seq_len());
+  for (int m = 0; m < config_->batch.microbatches; ++m) {
+    auto const first = samples.first(m);
+    for (auto number = first; number < first + config_->batch.micro; ++number) samples.read(number, in, target, {});
+  }
 }
 
 std::int64_t BatchLoader::length(SampleSource const& samples, int microbatch) const {

@@ -11,6 +11,7 @@
 #include <p3d/layout/stages.hpp>
 #include <p3d/engine/packing.hpp>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -68,6 +69,9 @@ public:
   /// Targets that are not masked in the microbatches of this replica, and behind their number those of each block of
   /// multi-token prediction that runs. Reads them.
   std::vector<std::int64_t> count_targets(SampleSource const& samples) const;
+  /// Reads what this rank will read of a step or a batch of the validation split. Throws base::Error (bad_input) for a
+  /// token that cannot be read, as load() does.
+  void check(SampleSource const& samples) const;
   /// Tokens of each sample of a microbatch: model.seq_len, or with batch.variable what padded_length() makes of the
   /// longest.
   std::int64_t length(SampleSource const& samples, int microbatch) const;
@@ -98,7 +102,9 @@ private:
   std::unique_ptr<data::TokenSource> source_;
   data::Sampler sampler_;
   layout::ContextDivision division_;
-  DealtBatch dealt_;  ///< the global batch asked for last whose samples are unequal work
+  bool reads_ = false;  ///< this rank reads tokens: for a stage of its own, or to count targets
+  /// Global batches whose samples are unequal work: that of a step stands at step % size, beside those read ahead.
+  std::array<DealtBatch, 4> dealt_;
   std::vector<int> inputs_, targets_, positions_, documents_;  ///< a microbatch of whole samples
   std::vector<int> own_inputs_, own_targets_, own_positions_;  ///< the rank's tokens, where it has only some
   std::vector<int> ahead_, own_ahead_, mtp_targets_;           ///< targets of one block, and of all of them

@@ -267,6 +267,25 @@ std::vector<StepResult> Trainer<P>::run_step(double vote, bool another_follows, 
 }
 
 template <class P>
+void Trainer<P>::check_samples(std::int64_t step) {
+  state_->loader.check(state_->loader.training(step));
+}
+
+template <class P>
+void Trainer<P>::check_evaluation(std::int64_t batches) const {
+  for (std::int64_t batch = 0; batch < batches; ++batch) state_->loader.check(state_->loader.evaluation(batch));
+}
+
+template <class P>
+std::int64_t Trainer<P>::steps_until_stop() const {
+  auto const& c = config();
+  auto const& stream = plan().stream;
+  // Forwards of the next step run early with post-validation, and those of several in a stream.
+  std::int64_t const early = stream ? stream->most_ahead() : c.optimizer.post_validation ? 1 : 0;
+  return 1 + plan().results_late(c) + early;
+}
+
+template <class P>
 double Trainer<P>::evaluate(std::int64_t batches) {
   auto& s = *state_;
   s.prepare_to_read();

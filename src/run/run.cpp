@@ -54,6 +54,7 @@
 #include <utility>
 #include <vector>
 
+#include "data_ahead.hpp"
 #include "gpu_aware.hpp"
 #include "expert_file.hpp"
 #include "run_files.hpp"
@@ -200,6 +201,8 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   engine::Trainer<P> trainer(c, std::move(plan), world);
   Start const origin = resume(trainer, tokenizer.stored);
   std::int64_t const first_step = origin.step;
+  bool const evaluates = c.run.eval_batches > 0 && trainer.sampler().num_eval_windows() > 0;
+  DataAhead<P> data(trainer, evaluates ? c.run.eval_batches : 0);
   std::optional<RunFiles> files;
   comm::agree_on_root(world, [&] { io::apart([&] { files.emplace(c, first_step); }); });
   if (world.size() > 1)
@@ -241,12 +244,12 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     comm::agree_on_root(world, [&] { io::apart([&] { timers.emplace(c.run.output_dir, first_step, true); }); });
   if (c.timers.level > 0 && !timers) timers.emplace(c.run.output_dir, first_step, false);
   bool between_steps = false;  // a validation pass or a sample, in which time may run out
-  trainer.stop_when([&] { return stop_signal() != 0 || (between_steps && checkpoints.time_is_up_here()); });
+  trainer.stop_when(
+      [&] { return stop_signal() != 0 || data.found_bad() || (between_steps && checkpoints.time_is_up_here()); });
   report::Tracing tracing(trainer, draw);
   report::Progress progress(c.run.steps, c.run.log_every, root ? report::terminal_columns() : 0);
   base::Stopwatch whole;
   auto const tokens_before = trainer.tokens_done();
-  bool const evaluates = c.run.eval_batches > 0 && trainer.sampler().num_eval_windows() > 0;
   auto const evaluates_after = [&](std::int64_t step) {
     return evaluates && (step == c.run.steps || (c.run.eval_every > 0 && step % c.run.eval_every == 0));
   };
@@ -274,7 +277,11 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   }
   bool const flows = trainer.plan().stream.has_value();
   StepResults<P> steps(
-      trainer, [&] { return checkpoints.vote(); },
+      trainer,
+      [&] {
+        data.before_step();
+        return checkpoints.vote();
+      },
       [&](std::int64_t step) { return evaluates_after(step) || (flows && checkpoints.is_due(step)); });
   while (done < c.run.steps && !stopped) {
     DoneStep step;
@@ -386,6 +393,13 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
                              c.model.moe.on() ? c.run.output_dir + "/experts.csv, " : ""));
   bool const complete = history_is_complete(files, world);
   auto const code = exit_code_of(c, stopped, saved, complete);
+  if (stopped && collectives::all_reduce(world, data.found_bad() ? 1.0 : 0.0) > 0.0) {
+    base::log_root(fmt::format(
+        "Stopped after step {} of {}, as the data behind it cannot be read{}", done, c.run.steps,
+        saved ? ". When they are mended, the same command goes on from here, if need be with checkpoint.load=weights"
+              : ""));
+    data.require_good();
+  }
   if (stopped) {
     base::log_root(fmt::format("Stopped by a signal or run.time_limit after step {} of {} (exit code {}){}", done,
                                c.run.steps, static_cast<int>(code), how_to_go_on(c, saved)));

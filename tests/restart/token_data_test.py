@@ -68,6 +68,34 @@ class TokenData(unittest.TestCase):
                 if a:
                     self.assertLessEqual(abs(float(a) - float(b)) / abs(float(b)), TOLERANCE, f"{row} {other}")
 
+    def test_a_token_that_cannot_be_read_costs_no_step(self):
+        documents = lines(1, 60)
+        documents[9][2] = 60000  # first read in the second half of the run
+        write_pair(self.folder / "spoiled", documents)
+        keys = ("data.format=megatron", "run.precision=fp64", "batch.global=4", "data.split=0")
+        for layout, *more in (("1",), ("4tp-pp",), ("2dp", "data.pack=true", "data.eod_token=0"),
+                              ("2dp", "optimizer.post_validation=true", "optimizer.grad_clip=0"),
+                              ("2pp-zb_v", "pipeline.schedule=1f1b", "optimizer.delay=1", "pipeline.flush=never")):
+            with self.subTest(layout=layout, more=more):
+                name = "-".join((layout, *more)).replace("=", "-")
+                restarts.train(self.folder, layout, f"whole-{name}", *keys, "data.path=one", *more)
+                command = restarts.keys(layout, f"spoiled-{name}", *keys, "data.path=spoiled", *more)
+                for start in (1, 2):  # the second reads the same data before its first step
+                    code, out, err = restarts.tool(self.folder, "input.toml", *command, ranks=restarts.ranks(layout))
+                    self.assertEqual(code, 2, out + err)
+                    self.assertEqual((out + err).count("found:    60000"), 1, out + err)
+                    self.assertIn("spoiled.bin, token 233, byte 466, document 9", out + err)
+                    self.assertEqual("cannot be read" in out, start == 1, out)
+                    rows = restarts.losses(self.folder, f"spoiled-{name}")
+                    self.assertLess(restarts.HALF, len(rows))
+                    self.assertLess(len(rows), restarts.STEPS)
+                    self.assertEqual(rows, restarts.losses(self.folder, f"whole-{name}")[:len(rows)])
+                    files = sorted((self.folder / f"spoiled-{name}/checkpoints").iterdir())
+                    self.assertEqual(files[-1].name, f"restart-{len(rows):08d}.h5", "and no .part")
+        self.refused("in-validation", "found:    60000", *keys, "data.split=0.9", "run.eval_batches=40",
+                     "data.path=spoiled")
+        self.assertFalse((self.folder / "in-validation/metrics.csv").exists())
+
     def refused(self, output, words, *keys):
         code, out, err = restarts.run(self.folder, 0, f"run.output_dir={output}", *keys)
         self.assertEqual(code, 2, out + err)

@@ -194,6 +194,14 @@ public:
   void stop_when(std::function<bool()> asked);
   /// Whether the last evaluate() (which gave NaN) or sample() ended early; the same on all ranks.
   bool stopped_early() const;
+  /// Reads the samples of step `step`, from 0, that this rank will read then. Throws base::Error (bad_input), on this
+  /// rank alone, for a token that cannot be read: a run that asks early enough (steps_until_stop()) can still save its
+  /// state. Local, as is check_evaluation(), which reads those of evaluate(batches).
+  void check_samples(std::int64_t step);
+  void check_evaluation(std::int64_t batches) const;
+  /// How many steps may read their samples before all ranks have heard that one, asked in the first of them
+  /// (stop_when), wants to stop.
+  std::int64_t steps_until_stop() const;
   /// Mean cross entropy over `batches` global batches of the validation split, without dropout. It and those below
   /// throw base::Error (bad_input), on every rank, when no target counts.
   double evaluate(std::int64_t batches);
