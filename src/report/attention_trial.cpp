@@ -7,6 +7,7 @@
 #include <p3d/base/timer.hpp>
 #include <p3d/comm/agree.hpp>
 #include <p3d/device/environment.hpp>
+#include <p3d/device/guard.hpp>
 #include <p3d/device/memory.hpp>
 #include <p3d/kernels/attention.hpp>
 #include <p3d/kernels/elementwise.hpp>
@@ -55,7 +56,7 @@ struct Sample {
     shape.window = c.model.window_of(0);
     if (c.data.pack) {
       documents = device::Owned1<int>("p3d::report::attention_documents", shape.seq_len);
-      auto const first = Kokkos::create_mirror_view(documents);
+      auto const first = device::host_mirror(documents);
       auto const n = static_cast<int>(shape.seq_len);
       for (int i = 0; i < n; ++i) first(i) = i < n / 5 ? 0 : (i < n * 2 / 3 ? n / 5 : n * 2 / 3);
       ExecSpace const exec;
@@ -113,8 +114,7 @@ struct Sample {
 /// Returns |a - b|^2 and |b|^2.
 template <class S>
 std::array<double, 2> distance(device::View2<S const> a, device::View2<S const> b) {
-  auto const x = Kokkos::create_mirror_view_and_copy(device::HostSpace(), a),
-             y = Kokkos::create_mirror_view_and_copy(device::HostSpace(), b);
+  auto const x = device::host_copy(a), y = device::host_copy(b);
   std::array<double, 2> out{};
   for (std::size_t i = 0; i < x.extent(0); ++i)
     for (std::size_t j = 0; j < x.extent(1); ++j) {

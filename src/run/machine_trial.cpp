@@ -14,6 +14,7 @@
 #include <p3d/comm/agree.hpp>
 #include <p3d/comm/wait.hpp>
 #include <p3d/device/environment.hpp>
+#include <p3d/device/guard.hpp>
 #include <p3d/device/memory.hpp>
 #include <p3d/engine/backend.hpp>
 #include <p3d/engine/memory_limits.hpp>
@@ -257,8 +258,8 @@ void time_memory(Timer& timer, plan::MachineSamples& out) {
   std::int64_t const tokens = most / 2, slots = 2 * tokens;
   device::Owned1<int> const order(label, slots);
   device::Owned2<int> const place(label, tokens, 2);
-  auto const order_here = Kokkos::create_mirror_view(order);
-  auto const place_here = Kokkos::create_mirror_view(place);
+  auto const order_here = device::host_mirror(order);
+  auto const place_here = device::host_mirror(place);
   for (std::int64_t i = 0; i < slots; ++i) {
     auto const slot = static_cast<int>(i * 7919 % slots);  // a prime that is no divisor of a power of two
     order_here(i) = slot;

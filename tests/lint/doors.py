@@ -8,6 +8,9 @@ import source_tree
 DOORS = [
     (re.compile(r"\bH5(?:Aread|Dread\w*|Dvlen_\w+|Oopen\w*|Lget_val\w*|LT\w+|F_ACC_RDONLY)\b"), set(),
      "io::Hdf5File (src/io/hdf5_read.hpp), which believes nothing that a file says of itself"),
+    (re.compile(r"\bcreate_mirror\w*"), {"include/p3d/device/guard.hpp"},
+     "device::host_mirror or host_copy (p3d/device/guard.hpp): a mirror of host memory is that memory, which the guard "
+     "of preset debug takes for the device's"),
 ]
 
 

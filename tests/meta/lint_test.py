@@ -65,6 +65,7 @@ PLANTS = [
     ("doors", "src/io/planted.cpp", "void f() { H5Aread(a, type, &out); }\n", ":1: H5Aread: use io::Hdf5File"),
     ("doors", "src/io/seal.cpp", "void f() { H5Dread (set, type, s, s, p, out); }\n", ": use io::Hdf5File"),
     ("doors", "src/run/planted.cpp", "auto f = H5Fopen(p, H5F_ACC_RDONLY, d);\n", ":1: H5F_ACC_RDONLY: use"),
+    ("doors", "src/run/planted.cpp", "auto h = Kokkos::create_mirror_view(x);\n", ":1: create_mirror_view: use"),
     ("third_parties", "src/base/planted_join.cpp",
      "#include <fmt/format.h>\nauto s = fmt::format(f, fmt::join(v, w));\n",
      ":2: fmt::join needs #include <fmt/ranges.h>"),
