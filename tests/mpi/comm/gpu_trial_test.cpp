@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <deque>
 #include <string>
 
 namespace {
@@ -77,8 +78,11 @@ protected:
 
 private:
   GpuTrial tried(Mpi kind, double seconds, bool messages) {
-    auto& world = *new Communicator(Communicator::world());  // where a trial hangs it is never free again
-    for (auto& d : devices) d = new Device;
+    // Where a trial hangs they are never free again.
+    static auto& worlds = *new std::deque<Communicator>;
+    static auto& memories = *new std::deque<Device>;
+    auto& world = worlds.emplace_back(Communicator::world());
+    for (auto& d : devices) d = &memories.emplace_back();
     mpi = kind;
     is_open = true;
     auto const result = messages ? try_messages(world, devices[0]->memory(), devices[1]->memory(), seconds)
