@@ -94,6 +94,17 @@ void BatchLoader::check(SampleSource const& samples) const {
   }
 }
 
+void BatchLoader::check_evaluation(std::int64_t batches) const {
+  auto const windows = sampler_.num_eval_windows();
+  if (batches <= windows / config_->batch.global) {
+    for (std::int64_t batch = 0; batch < batches; ++batch) check(evaluation(batch));
+  } else if (reads_) {
+    std::vector<int> in(seq_len()), target(seq_len());
+    for (auto number = std::int64_t{here_.dp}; number < windows; number += config_->parallel.dp)
+      sampler_.held_out(number, in, target);
+  }
+}
+
 std::int64_t BatchLoader::length(SampleSource const& samples, int microbatch) const {
   if (!sampler_.varies()) return config_->model.seq_len;
   std::int64_t longest = 1;

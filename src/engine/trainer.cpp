@@ -273,7 +273,7 @@ void Trainer<P>::check_samples(std::int64_t step) {
 
 template <class P>
 void Trainer<P>::check_evaluation(std::int64_t batches) const {
-  for (std::int64_t batch = 0; batch < batches; ++batch) state_->loader.check(state_->loader.evaluation(batch));
+  state_->loader.check_evaluation(batches);
 }
 
 template <class P>
