@@ -30,10 +30,12 @@ BatchLoader::BatchLoader(config::Config const& config, layout::StageMap const& s
   documents_.resize(config.data.pack ? tokens : 0);
   positions_.resize(config.parallel.cp > 1 || sampler_.resets_positions() ? tokens : 0);
   auto const& own = stages.stages_of(here.pp);
-  reads_ = sampler_.masks() || sampler_.resets_positions() || std::ranges::any_of(own, [this](int stage) {
-             auto const wanted = of_stage(stage);
-             return wanted.inputs || wanted.targets;
-           });
+  bool const for_stage = std::ranges::any_of(own, [this](int stage) {
+    auto const wanted = of_stage(stage);
+    return wanted.inputs || wanted.targets;
+  });
+  reads_files_ = config.data.format != config::DataFormat::synthetic &&
+                 (for_stage || sampler_.masks() || sampler_.resets_positions());
 }
 
 DealtBatch const& BatchLoader::batch_of(std::int64_t step) {
@@ -86,7 +88,7 @@ std::vector<std::int64_t> BatchLoader::count_targets(SampleSource const& samples
 }
 
 void BatchLoader::check(SampleSource const& samples) const {
-  if (!reads_) return;
+  if (!reads_files_) return;
   std::vector<int> in(seq_len()), target(seq_len());
   for (int m = 0; m < config_->batch.microbatches; ++m) {
     auto const first = samples.first(m);
@@ -95,10 +97,11 @@ void BatchLoader::check(SampleSource const& samples) const {
 }
 
 void BatchLoader::check_evaluation(std::int64_t batches) const {
+  if (!reads_files_) return;
   auto const windows = sampler_.num_eval_windows();
   if (batches <= windows / config_->batch.global) {
     for (std::int64_t batch = 0; batch < batches; ++batch) check(evaluation(batch));
-  } else if (reads_) {
+  } else {
     std::vector<int> in(seq_len()), target(seq_len());
     for (auto number = std::int64_t{here_.dp}; number < windows; number += config_->parallel.dp)
       sampler_.held_out(number, in, target);

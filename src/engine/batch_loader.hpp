@@ -70,7 +70,7 @@ public:
   /// multi-token prediction that runs. Reads them.
   std::vector<std::int64_t> count_targets(SampleSource const& samples) const;
   /// Reads what this rank will read of a step or a batch of the validation split. Throws base::Error (bad_input) for a
-  /// token that cannot be read, as load() does.
+  /// token that cannot be read, as load() does. Tokens that are made up on the spot are not looked at.
   void check(SampleSource const& samples) const;
   /// The same for the first `batches` batches of the validation split. Where these are the whole split or more, each
   /// window is read once, by one replica.
@@ -105,7 +105,7 @@ private:
   std::unique_ptr<data::TokenSource> source_;
   data::Sampler sampler_;
   layout::ContextDivision division_;
-  bool reads_ = false;  ///< this rank reads tokens: for a stage of its own, or to count targets
+  bool reads_files_ = false;  ///< this rank reads tokens of files: for a stage of its own, or to count targets
   /// Global batches whose samples are unequal work: that of a step stands at step % size, beside those read ahead.
   std::array<DealtBatch, 4> dealt_;
   std::vector<int> inputs_, targets_, positions_, documents_;  ///< a microbatch of whole samples
