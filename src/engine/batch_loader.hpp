@@ -72,8 +72,8 @@ public:
   /// Reads what this rank will read of a step or a batch of the validation split. Throws base::Error (bad_input) for a
   /// token that cannot be read, as load() does. Tokens that are made up on the spot are not looked at.
   void check(SampleSource const& samples) const;
-  /// The same for the first `batches` batches of the validation split. Where these are the whole split or more, each
-  /// window is read once, by one replica.
+  /// Reads the first `batches` batches of the validation split, as check() does. Where these are the whole split or
+  /// more, each window is read once, by one replica.
   void check_evaluation(std::int64_t batches) const;
   /// Tokens of each sample of a microbatch: model.seq_len, or with batch.variable what padded_length() makes of the
   /// longest.
