@@ -32,7 +32,6 @@ constexpr int question_tag = 1;
 constexpr int answer_tag = 2;
 constexpr int patience_tag = 3;
 constexpr double grace_s = 2.0;  ///< seconds that the reporting rank waits for answers
-constexpr double pause_s = 0.002;
 // Between two looks for answers no more than this counts as waiting: a rank that a loaded machine let sleep for seconds
 // has not looked in that time, and the answers may lie there.
 constexpr double longest_pause_s = 0.05;
@@ -169,7 +168,7 @@ void drop_sent(Messages& messages) {
 }
 
 void pause() {
-  timespec const time{0, static_cast<long>(pause_s * 1e9)};
+  timespec const time{0, 2000000};
   nanosleep(&time, nullptr);
 }
 

@@ -39,9 +39,8 @@ BatchLoader::BatchLoader(config::Config const& config, layout::StageMap const& s
 }
 
 DealtBatch const& BatchLoader::batch_of(std::int64_t step) {
-  auto& dealt = dealt_[static_cast<std::size_t>(step) % dealt_.size()];
-  if (dealt.step != step) dealt = deal_batch(*config_, sampler_, step);
-  return dealt;
+  if (dealt_.step != step) dealt_ = deal_batch(*config_, sampler_, step);
+  return dealt_;
 }
 
 std::int64_t BatchLoader::tokens_of(std::int64_t step) {
@@ -70,39 +69,46 @@ SampleSource BatchLoader::evaluation(std::int64_t batch) const {
           [this, batch](std::int64_t number) { return sampler_.eval_length(batch, number); }};
 }
 
+template <class First, class Body>
+void BatchLoader::for_samples(First const& first, Body const& body) const {
+  for (int m = 0; m < config_->batch.microbatches; ++m) {
+    auto const begin = first(m);
+    for (auto number = begin; number < begin + config_->batch.micro; ++number) body(number);
+  }
+}
+
 std::vector<std::int64_t> BatchLoader::count_targets(SampleSource const& samples) const {
   std::vector<int> in(seq_len()), target(seq_len()), ahead;
   std::vector<std::int64_t> counted(samples.predicts ? 1 + static_cast<std::size_t>(config_->model.mtp.depth) : 1);
-  for (int m = 0; m < config_->batch.microbatches; ++m) {
-    auto const first = samples.first(m);
-    for (auto number = first; number < first + config_->batch.micro; ++number) {
-      samples.read(number, in, target, {});
-      ahead = target;
-      for (std::size_t k = 0; k < counted.size(); ++k) {
-        if (k > 0) data::move_targets(target, static_cast<std::int64_t>(k), ahead);
-        counted[k] += std::ranges::count_if(ahead, [](int t) { return t >= 0; });
-      }
+  for_samples(samples.first, [&](std::int64_t number) {
+    samples.read(number, in, target, {});
+    ahead = target;
+    for (std::size_t k = 0; k < counted.size(); ++k) {
+      if (k > 0) data::move_targets(target, static_cast<std::int64_t>(k), ahead);
+      counted[k] += std::ranges::count_if(ahead, [](int t) { return t >= 0; });
     }
-  }
+  });
   return counted;
 }
 
-void BatchLoader::check(SampleSource const& samples) const {
+// Samples are taken as they are numbered, not as they are dealt out: whichever replica finds a bad one, all stop.
+void BatchLoader::check_training(std::int64_t step) const {
   if (!reads_files_) return;
   std::vector<int> in(seq_len()), target(seq_len());
-  for (int m = 0; m < config_->batch.microbatches; ++m) {
-    auto const first = samples.first(m);
-    for (auto number = first; number < first + config_->batch.micro; ++number) samples.read(number, in, target, {});
-  }
+  for_samples([&](int m) { return first_sample(*config_, step, here_.dp, m); },
+              [&](std::int64_t number) { sampler_.train(number, in, target, {}); });
 }
 
 void BatchLoader::check_evaluation(std::int64_t batches) const {
   if (!reads_files_) return;
   auto const windows = sampler_.num_eval_windows();
+  std::vector<int> in(seq_len()), target(seq_len());
   if (batches <= windows / config_->batch.global) {
-    for (std::int64_t batch = 0; batch < batches; ++batch) check(evaluation(batch));
+    for (std::int64_t batch = 0; batch < batches; ++batch) {
+      auto const samples = evaluation(batch);
+      for_samples(samples.first, [&](std::int64_t number) { samples.read(number, in, target, {}); });
+    }
   } else {
-    std::vector<int> in(seq_len()), target(seq_len());
     for (auto number = std::int64_t{here_.dp}; number < windows; number += config_->parallel.dp)
       sampler_.held_out(number, in, target);
   }

@@ -11,7 +11,6 @@
 #include <p3d/layout/stages.hpp>
 #include <p3d/engine/packing.hpp>
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -69,11 +68,11 @@ public:
   /// Targets that are not masked in the microbatches of this replica, and behind their number those of each block of
   /// multi-token prediction that runs. Reads them.
   std::vector<std::int64_t> count_targets(SampleSource const& samples) const;
-  /// Reads what this rank will read of a step or a batch of the validation split. Throws base::Error (bad_input) for a
-  /// token that cannot be read, as load() does. Tokens that are made up on the spot are not looked at.
-  void check(SampleSource const& samples) const;
-  /// Reads the first `batches` batches of the validation split, as check() does. Where these are the whole split or
-  /// more, each window is read once, by one replica.
+  /// Reads as many samples of the global batch of a step as load() will; the replicas together read all of them. Throws
+  /// base::Error (bad_input), as load() does, for a token that cannot be read. Tokens made up on the spot are left out.
+  void check_training(std::int64_t step) const;
+  /// Reads the first `batches` batches of the validation split, as check_training() does. Where these are the whole
+  /// split or more, each window is read once.
   void check_evaluation(std::int64_t batches) const;
   /// Tokens of each sample of a microbatch: model.seq_len, or with batch.variable what padded_length() makes of the
   /// longest.
@@ -85,6 +84,9 @@ public:
   LoadedTokens load(SampleSource const& samples, int microbatch, WantedTokens wanted, std::int64_t length);
 
 private:
+  /// Calls `body` with the number of each sample of this replica, whose microbatches begin with first(m).
+  template <class First, class Body>
+  void for_samples(First const& first, Body const& body) const;
   DealtBatch const& batch_of(std::int64_t step);
   std::size_t seq_len() const { return static_cast<std::size_t>(config_->model.seq_len); }
   /// The documents of the sample whose tokens begin at `begin`; empty without data.pack.
@@ -106,8 +108,7 @@ private:
   data::Sampler sampler_;
   layout::ContextDivision division_;
   bool reads_files_ = false;  ///< this rank reads tokens of files: for a stage of its own, or to count targets
-  /// Global batches whose samples are unequal work: that of a step stands at step % size, beside those read ahead.
-  std::array<DealtBatch, 4> dealt_;
+  DealtBatch dealt_;          ///< the global batch asked for last whose samples are unequal work
   std::vector<int> inputs_, targets_, positions_, documents_;  ///< a microbatch of whole samples
   std::vector<int> own_inputs_, own_targets_, own_positions_;  ///< the rank's tokens, where it has only some
   std::vector<int> ahead_, own_ahead_, mtp_targets_;           ///< targets of one block, and of all of them

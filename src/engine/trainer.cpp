@@ -267,8 +267,8 @@ std::vector<StepResult> Trainer<P>::run_step(double vote, bool another_follows, 
 }
 
 template <class P>
-void Trainer<P>::check_samples(std::int64_t step) {
-  state_->loader.check(state_->loader.training(step));
+void Trainer<P>::check_samples(std::int64_t step) const {
+  state_->loader.check_training(step);
 }
 
 template <class P>

@@ -14,8 +14,8 @@
 
 namespace p3d::run {
 
-/// Reads the data of a trainer, which must outlive it, before their steps. A rank reads what it will read then, so each
-/// sample is read twice: the cost is that of a copy of its tokens.
+/// Reads the data of a trainer, which must outlive it, before their steps. Each sample is read twice: the cost is that
+/// of a copy of its tokens.
 template <class P>
 class DataAhead {
 public:

@@ -194,10 +194,10 @@ public:
   void stop_when(std::function<bool()> asked);
   /// Whether the last evaluate() (which gave NaN) or sample() ended early; the same on all ranks.
   bool stopped_early() const;
-  /// Reads the samples of step `step`, from 0, that this rank will read then. Throws base::Error (bad_input), on this
-  /// rank alone, for a token that cannot be read: a run that asks early enough (steps_until_stop()) can still save its
-  /// state. Local, as is check_evaluation(), which reads those of evaluate(batches).
-  void check_samples(std::int64_t step);
+  /// Reads this rank's share of the samples of step `step`, from 0. Throws base::Error (bad_input), on this rank alone,
+  /// for a token that cannot be read: a run that asks early enough (steps_until_stop()) can still save its state. The
+  /// same holds for check_evaluation(), which reads those of evaluate(batches). Both are local.
+  void check_samples(std::int64_t step) const;
   void check_evaluation(std::int64_t batches) const;
   /// How many steps may read their samples before all ranks have heard that one, asked in the first of them
   /// (stop_when), wants to stop.
