@@ -220,12 +220,11 @@ void StepEnd<P>::start_sum(double vote) {
       parallel::exchange_gradients<typename P::Gradient>(rank_->exec, unit->params.shard(),
                                                          unit->params.owned_gradients(), memory_->replica_groups());
   finalize_gradients();
-  for (auto& [number, unit] : memory_->units()) {
-    auto const& params = unit->params;
-    parallel::add_sum_squares<typename P::Gradient>(rank_->exec, params.layout(), params.shard(),
-                                                    packed ? params.owned_gradients() : gradients(*unit), packed,
-                                                    rank_->here, unit->stage.is_first(), memory_->squares());
-  }
+  std::vector<parallel::StageGradients<typename P::Gradient>> stages;
+  for (auto& [number, unit] : memory_->units())
+    stages.push_back({&unit->params.layout(), &unit->params.shard(),
+                      packed ? unit->params.owned_gradients() : gradients(*unit), unit->stage.is_first()});
+  parallel::add_sum_squares<typename P::Gradient>(rank_->exec, stages, packed, rank_->here, memory_->squares());
   // On devices the host is ahead of what it launched: here it waits for the backward passes. That is no time of the
   // update, whose phase this is.
   base::Stopwatch watch;

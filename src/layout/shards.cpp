@@ -29,7 +29,9 @@ std::vector<Bucket> make_buckets(StageParams const& params, BucketRule const& ru
     auto const axes = spec.gradient_axes();
     if (open) {
       auto const& next = *items[i + 1].spec;
-      open = axes == out.back().axes && group(spec.layer) == group(next.layer) && !spec.tied && !next.tied;
+      // A vocabulary that is divided over the pipeline may lie in another piece of the rank than the norm before it.
+      bool const one_piece = spec.over_pipeline() == next.over_pipeline();
+      open = axes == out.back().axes && group(spec.layer) == group(next.layer) && one_piece && !spec.tied && !next.tied;
     }
     if (!open) out.push_back({0, items[i].offset + items[i].size(), i, i + 1, axes});
     auto& b = out.back();

@@ -7,6 +7,8 @@
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/kernels/elementwise.hpp>
 
+#include <algorithm>
+#include <functional>
 #include <type_traits>
 
 namespace p3d::parallel {
@@ -94,14 +96,26 @@ void GradientReducer<T>::finish() {
 }
 
 template <class T>
-void add_sum_squares(ExecSpace const& exec, layout::StageParams const& params, layout::StateShard const& shard,
-                     View1<T const> gradients, bool packed, layout::PerAxis const& here, bool is_first_stage,
-                     View1<double> sum) {
-  auto const counts = [&](layout::ParamSpec const& spec) {
-    return here.zero(spec.repeated_axes()) && !(spec.tied && !is_first_stage);
+void add_sum_squares(ExecSpace const& exec, std::span<StageGradients<T> const> stages, bool packed,
+                     layout::PerAxis const& here, View1<double> sum) {
+  struct Bucket {
+    StageGradients<T> const* stage;
+    std::size_t number;
+    layout::ParamSpec const* first;
   };
+  std::vector<Bucket> buckets;
+  for (auto const& stage : stages)
+    for (std::size_t at = 0; at < stage.shard->buckets.size(); ++at)
+      buckets.push_back({&stage, at, stage.params->items()[stage.shard->buckets[at].first].spec});
+  // One of a rank's pieces may hold the embedding and the head, which lie apart in the model.
+  std::ranges::sort(buckets, std::less<>(), &Bucket::first);
   std::vector<kernels::Segment> segments;
-  for (auto const& part : shard.parts) {
+  for (std::size_t at = 0; at < buckets.size(); ++at) {
+    auto const& stage = *buckets[at].stage;
+    auto const& part = stage.shard->parts[buckets[at].number];
+    auto const counts = [&](layout::ParamSpec const& spec) {
+      return here.zero(spec.repeated_axes()) && !(spec.tied && !stage.is_first_stage);
+    };
     // Neighbouring parameters that count form one segment: the padding between them is zero.
     std::int64_t begin = -1, end = -1;
     auto const add = [&] {
@@ -110,21 +124,23 @@ void add_sum_squares(ExecSpace const& exec, layout::StageParams const& params, l
       segments.push_back({begin + shift, end - begin});
       begin = -1;
     };
-    layout::for_parameters(params, part.begin, part.count,
+    layout::for_parameters(*stage.params, part.begin, part.count,
                            [&](layout::LocalParam const& item, std::int64_t first, std::int64_t count) {
                              if (!counts(*item.spec)) return add();
                              if (begin < 0) begin = item.offset + first;
                              end = item.offset + first + count;
                            });
     add();
+    if (at + 1 < buckets.size() && buckets[at + 1].stage == &stage) continue;
+    kernels::add_sum_squares<T>(exec, stage.gradients, segments, sum);
+    segments.clear();
   }
-  kernels::add_sum_squares<T>(exec, gradients, segments, sum);
 }
 
-#define P3D_INSTANTIATE(T)                                                                                  \
-  template class GradientReducer<T>;                                                                        \
-  template void add_sum_squares<T>(ExecSpace const&, layout::StageParams const&, layout::StateShard const&, \
-                                   View1<T const>, bool, layout::PerAxis const&, bool, View1<double>);
+#define P3D_INSTANTIATE(T)                                                                                             \
+  template class GradientReducer<T>;                                                                                   \
+  template void add_sum_squares<T>(ExecSpace const&, std::span<StageGradients<T> const>, bool, layout::PerAxis const&, \
+                                   View1<double>);
 P3D_GRADIENT_TYPES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE
 

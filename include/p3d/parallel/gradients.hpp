@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <functional>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -72,15 +73,24 @@ private:
   std::vector<std::size_t> bucket_of_;  ///< one for each parameter
 };
 
+/// The gradients of one stage, of which a rank adds squares. The stages of a rank have one table of parameters.
+template <class T>
+struct StageGradients {
+  layout::StageParams const* params = nullptr;
+  layout::StateShard const* shard = nullptr;
+  View1<T const> gradients;
+  bool is_first_stage = false;
+};
+
 /// This rank's share of the squared global gradient norm: every element of the model is counted on exactly one rank of
 /// the mesh. A rank counts its part of each bucket (StateShard::parts), whether the state is sharded or not, so that
 /// both give the same bits. Where a parameter is repeated (ParamSpec::repeated_axes), the first rank counts; the last
 /// stage's replica of tied embeddings does not count. `packed` says that `gradients` holds the parts one behind the
 /// other instead of the flat buffer. `here` are this rank's coordinates. The share is added to sum(0), one bucket after
-/// the other; the host does not wait.
+/// the other in the order of the model, so that the bits do not depend on how a rank's layers are cut into stages; the
+/// host does not wait.
 template <class T>
-void add_sum_squares(ExecSpace const& exec, layout::StageParams const& params, layout::StateShard const& shard,
-                     View1<T const> gradients, bool packed, layout::PerAxis const& here, bool is_first_stage,
-                     View1<double> sum);
+void add_sum_squares(ExecSpace const& exec, std::span<StageGradients<T> const> stages, bool packed,
+                     layout::PerAxis const& here, View1<double> sum);
 
 }  // namespace p3d::parallel

@@ -10,6 +10,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
+#include <string>
 #include <vector>
 
 namespace {
@@ -124,6 +126,35 @@ TEST(Buckets, HoldGroupsOfLayers) {
   EXPECT_EQ(layers_of({1, 3}), (Layers{{-1}, {0, 1, 2}, {3, 4, 5}}));
   EXPECT_EQ(layers_of({1, 100}), (Layers{{-1}, {0, 1, 2, 3, 4, 5}}));
   EXPECT_EQ(layers_of({1 << 30}), (Layers{{-1}, {0}, {1}, {2}, {3}, {4}, {5}}));
+}
+
+TEST(Buckets, AreThoseOfAStageHoweverItIsCutIntoPieces) {
+  // With offloaded weights the vocabulary lies in a rank's first piece, away from the final norm. The parts of a bucket
+  // set the order in which squares are added, so a bucket must not hold both where no piece does.
+  auto config = test::tiny_llama();
+  config.model.layers = 4;
+  config.model.tied_embeddings = false;
+  config.parallel.pp = 2;
+  config.pipeline.vocab_parallel = true;
+  auto const table = make_param_table(config);
+  auto const names = [&](StageMap const& stages, int rank) {
+    std::multiset<std::set<std::string>> out;
+    for (int s = 0; s < stages.num_stages(); ++s) {
+      if (stages.pipeline_rank(s) != rank) continue;
+      auto here = PerAxis::all(0);
+      here.pp = rank;
+      StageParams const params(table, stages, s, config.parallel, here);
+      for (auto const& b : make_buckets(params, 1 << 30)) {
+        std::set<std::string> bucket;
+        for (auto i = b.first; i < b.last; ++i) bucket.insert(params.items()[i].spec->name);
+        out.insert(bucket);
+      }
+    }
+    return out;
+  };
+  StageMap const whole = StageMap(even_layers(4, 2), 2).with_vocabulary(true);
+  StageMap const pieces = StageMap(even_layers(4, 4), {0, 0, 1, 1}, 2).with_vocabulary(true);
+  for (int rank : {0, 1}) EXPECT_EQ(names(pieces, rank), names(whole, rank));
 }
 
 TEST(Shards, GroupsOfReplicasOwnTheirNumbersInEveryOrder) {
