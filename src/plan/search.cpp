@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Predicts every layout that the sizes allow, then checks the quickest ones until enough fit. A check costs a thousand
 // times as much as a prediction, so a bound of the memory comes before it: state, and the activations of the layers and
-// microbatches in flight. Example: 8 B parameters in bf16 with AdamW on 8 ranks of 80 GB need 18 bytes
-// a parameter, 144 GB, so layouts with tp pp = 1 and whole states are left out without a check.
+// microbatches in flight. Memory is planned for the few microbatches that fill a pipeline; only the layouts that are
+// listed at last are planned with all. Example: 8 B parameters in bf16 with AdamW on 8 ranks of 80 GB need 18 bytes a
+// parameter, 144 GB, so layouts with tp pp = 1 and whole states are left out without a check.
 #include <p3d/plan/search.hpp>
 
 #include <p3d/base/error.hpp>
@@ -65,6 +66,8 @@ struct CandidateLayout {
   Recompute recompute = Recompute::none;
   Shard shard = Shard::none;
   double seconds = 0;
+  bool done = false;     ///< checked, or left out for good
+  double simulated = 0;  ///< seconds by simulation that were too many so far, of one that is not done
   using States = std::tuple<int, int, int, int, std::tuple<Order, int, bool>, Shard>;
   States states() const { return {tp, pp, cp, ep, pipeline.key(), shard}; }
   /// The order of the list: the quickest first; among layouts of one time the one that divides more state.
@@ -95,21 +98,29 @@ public:
     std::sort(all_.begin(), all_.end(), [](auto const& a, auto const& b) { return a.key() < b.key(); });
     result_.predicted = static_cast<std::int64_t>(all_.size());
     // Layouts whose bubble has a formula first: simulations are spared that cannot be among the quickest any more.
-    for (bool simulated : {false, true}) check_all(simulated);
-    sort_layouts();
-    if (result_.layouts.empty()) find_smallest();
+    do
+      for (bool simulated : {false, true}) check_all(simulated);
+    while (!best_fit_with_all_microbatches());
+    if (found_.empty()) {
+      find_smallest();
+      while (!best_fit_with_all_microbatches()) {
+      }
+    }
+    for (auto at : best()) result_.layouts.push_back(std::move(found_[at].layout));
     return std::move(result_);
   }
 
 private:
   void check_all(bool simulated) {
-    for (auto const& c : all_) {
+    for (auto& c : all_) {
       if (c.seconds >= seconds_of_last_) break;
+      if (c.done || c.simulated >= seconds_of_last_) continue;
       auto const& config = with(c);
       if (StepPredictor::simulates(config) != simulated) continue;
       double const least = least_bytes(config);
-      if (least > cluster_.device.memory || needs_more_than_a_rejected_one(c)) {
+      if (least > cluster_.device.memory || needs_more_than_a_rejected_one(c, config)) {
         reject("memory");
+        c.done = true;
         continue;
       }
       if (behind_the_front(c.seconds, least)) continue;
@@ -118,44 +129,75 @@ private:
         break;
       }
       ++checked_;
-      if (!check(config)) too_large_[c.states()].push_back({c.micro, c.recompute});
+      auto const answer = check(config);
+      c.done = answer.slow == 0;
+      c.simulated = answer.slow;
+      if (answer.too_large) too_large_[c.states()].push_back({c.micro, c.recompute});
     }
   }
 
   /// True on a front for a layout that another one beats in time and memory.
   bool behind_the_front(double seconds, double bytes) const {
-    return options_.front && std::any_of(result_.layouts.begin(), result_.layouts.end(), [&](auto const& l) {
-             return l.time.seconds() <= seconds && l.bytes <= bytes;
+    return options_.front && std::any_of(found_.begin(), found_.end(), [&](Found const& f) {
+             return f.layout.time.seconds() <= seconds && f.layout.bytes <= bytes;
            });
   }
 
   /// Seconds of the last layout that is wanted. A simulated one takes more than its bound, by which
   /// candidates are sorted.
   double seconds_of_last() const {
-    auto const wanted = static_cast<std::size_t>(options_.top);
-    if (result_.layouts.size() < wanted) return std::numeric_limits<double>::infinity();
-    std::vector<std::pair<double, double>> all;
-    for (auto const& l : result_.layouts) all.emplace_back(l.time.seconds(), l.bytes);
-    std::sort(all.begin(), all.end());
-    if (options_.front) keep_front(all, [](auto const& l) { return l.second; });
-    return all.size() < wanted ? std::numeric_limits<double>::infinity() : all[wanted - 1].first;
+    auto const found = best();
+    return found.size() < static_cast<std::size_t>(options_.top) ? std::numeric_limits<double>::infinity()
+                                                                 : found_[found.back()].layout.time.seconds();
   }
 
-  /// Of layouts that are sorted by time, keeps those that need less memory than all quicker ones.
-  template <class Layouts, class Bytes>
-  static void keep_front(Layouts& all, Bytes const& bytes) {
-    double smallest = std::numeric_limits<double>::infinity();
-    std::erase_if(all,
-                  [&](auto const& l) { return bytes(l) >= std::exchange(smallest, std::min(smallest, bytes(l))); });
-  }
-
-  void sort_layouts() {
-    auto& all = result_.layouts;
-    std::stable_sort(all.begin(), all.end(), [](auto const& a, auto const& b) {
-      return std::pair(a.time.seconds(), a.bytes) < std::pair(b.time.seconds(), b.bytes);
+  /// The layouts found that are wanted, best first, as numbers of them.
+  std::vector<std::size_t> best() const {
+    std::vector<std::size_t> all(found_.size());
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    auto const bytes = [&](std::size_t at) { return found_[at].layout.bytes; };
+    std::stable_sort(all.begin(), all.end(), [&](std::size_t a, std::size_t b) {
+      return std::pair(found_[a].layout.time.seconds(), bytes(a)) <
+             std::pair(found_[b].layout.time.seconds(), bytes(b));
     });
-    if (options_.front) keep_front(all, [](auto const& l) { return l.bytes; });
+    // On a front each layout needs less memory than all quicker ones.
+    double smallest = std::numeric_limits<double>::infinity();
+    if (options_.front)
+      std::erase_if(all, [&](auto at) { return bytes(at) >= std::exchange(smallest, std::min(smallest, bytes(at))); });
     if (all.size() > static_cast<std::size_t>(options_.top)) all.resize(static_cast<std::size_t>(options_.top));
+    return all;
+  }
+
+  /// Plans the memory of the best layouts with all their microbatches, which takes the longest of all. Leaves out those
+  /// that do not fit, and returns false where that, or their memory, changes which are best.
+  bool best_fit_with_all_microbatches() {
+    bool same = true;
+    std::vector<bool> refused(found_.size());
+    for (auto at : best()) {
+      auto& [layout, whole] = found_[at];
+      if (std::exchange(whole, true)) continue;
+      double const before = layout.bytes;
+      try {
+        layout.bytes = predicted_bytes(layout.config, kernels_);
+        refused[at] = !fits(layout.bytes);
+      } catch (base::Error const& e) {
+        reject(e);
+        refused[at] = true;
+      }
+      same = same && !refused[at] && layout.bytes == before;
+    }
+    for (auto at = found_.size(); at-- > 0;)
+      if (refused[at]) found_.erase(found_.begin() + static_cast<std::ptrdiff_t>(at));
+    seconds_of_last_ = seconds_of_last();
+    return same;
+  }
+
+  /// False for more memory than a rank has, which is counted.
+  bool fits(double bytes) {
+    if (bytes <= cluster_.device.memory) return true;
+    reject("memory");
+    if (result_.least_bytes == 0 || bytes < result_.least_bytes) result_.least_bytes = bytes;
+    return false;
   }
 
   bool free(char const* key) const {
@@ -293,13 +335,30 @@ private:
     }
   }
 
-  /// Bytes that a rank of the first pipeline coordinate needs at least: its state, whole weights and gradients of one
-  /// stage where those are divided, and activations of the microbatches in flight.
+  /// Bytes that the rank with most needs at least. The first of a pipeline has most microbatches in flight. Another one
+  /// may have larger layers; the workspace of these counts too.
   double least_bytes(Config const& c) {
-    auto const types = type_bytes(c);
-    auto const& m = c.model;
-    auto const& p = c.parallel;
+    auto const& one = layer_bytes(c);
+    auto const pp = c.parallel.pp;
+    double const layers = std::floor(static_cast<double>(c.model.layers) / pp);
+    auto const flying = [&](int rank) {
+      return static_cast<double>(std::min<std::int64_t>(pp - rank, c.batch.microbatches));
+    };
+    auto const bytes = [&](StepPredictor::Parameters const& numbers, double activations) {
+      return state_of(c, numbers) + one.layer * activations;
+    };
     auto const numbers = predictor_.parameters(c);
+    double const first = bytes(numbers.first, flying(0) * layers);
+    double const middle = bytes(numbers.middle, flying(pp / 2) * layers) + one.workspace;
+    double const largest = bytes(numbers.largest, 1) + one.workspace;
+    // Parameters are counted with biases that the model may not have.
+    return 0.99 * std::max({first, middle, largest});
+  }
+
+  /// Bytes of the state of a rank of the pipeline: parts, and whole weights and gradients of one stage where those are
+  /// divided.
+  double state_of(Config const& c, StepPredictor::Parameters const& numbers) const {
+    auto const types = type_bytes(c);
     bool const master = config::is_16bit(c.run.precision);
     auto const state = [&](double parameters, double replicas) {
       auto const part = [&](Shard from) { return c.memory.shard >= from ? replicas : 1; };
@@ -307,43 +366,72 @@ private:
                            static_cast<double>(types.gradient) / part(Shard::gradients) +
                            static_cast<double>((master ? types.master : 0) + state_bytes(c)) / part(Shard::optimizer));
     };
-    double const replicas =
-        base_.memory.shard_over > 0 ? static_cast<double>(base_.memory.shard_over) : static_cast<double>(p.dp) * p.cp;
-    double bytes = state(numbers.dense + numbers.roots, replicas) +
-                   state(numbers.experts, std::min(replicas, numbers.expert_replicas));
+    auto const among = [&](double replicas) {
+      auto const over = static_cast<double>(c.memory.shard_over);
+      return over > 0 ? std::min(over, replicas) : replicas;
+    };
+    double bytes = state(numbers.dense + numbers.roots, among(static_cast<double>(c.parallel.dp) * c.parallel.cp)) +
+                   state(numbers.experts, among(numbers.expert_replicas));
+    // Of a stage, or of one of its pieces where the next takes its place.
     auto const stages = std::max(1, c.pipeline.virtual_stages);
     double const whole = (numbers.dense + numbers.experts) / stages;
-    if (c.memory.shard >= Shard::gradients) bytes += whole * static_cast<double>(types.gradient);
-    if (c.memory.shard == Shard::parameters) bytes += whole * static_cast<double>(types.storage);
-    double const flying = static_cast<double>(std::min<std::int64_t>(p.pp, c.batch.microbatches));
-    double const layers = std::ceil(static_cast<double>(m.layers) / p.pp);
-    // Parameters are counted with biases that the model may not have.
-    return 0.99 * (bytes + activation_bytes(c) * flying * layers);
+    double const pieces = std::ceil(static_cast<double>(c.model.layers) / c.parallel.pp / stages /
+                                    static_cast<double>(c.memory.shard_layers));
+    bool const all_gradients = c.memory.reduce == config::MessageEvery::step && c.batch.microbatches > 1;
+    bool const all_weights = c.memory.gather == config::MessageEvery::step;
+    if (c.memory.shard >= Shard::gradients)
+      bytes += whole / (all_gradients ? 1 : pieces) * static_cast<double>(types.gradient);
+    if (c.memory.shard == Shard::parameters)
+      bytes += whole / (all_weights ? 1 : pieces) * static_cast<double>(types.storage);
+    return bytes;
   }
 
-  /// Bytes of a layer's activations of one microbatch, from the table of buffers.
-  double activation_bytes(Config const& c) {
+  /// Bytes of a layer, from the table of buffers.
+  struct LayerBytes {
+    double layer = 0;      ///< activations of one microbatch, of the layer that has least
+    double workspace = 0;  ///< of a rank that has the largest layers, and its part of a divided vocabulary
+  };
+  LayerBytes const& layer_bytes(Config const& c) {
     auto const& p = c.parallel;
-    auto const [place, added] =
-        activations_.try_emplace({p.tp, p.cp, p.ep, static_cast<int>(c.memory.recompute), c.batch.micro}, 0.0);
+    auto const [place, added] = layer_bytes_.try_emplace(
+        {p.tp, p.cp, p.ep, static_cast<int>(c.memory.recompute), c.divides_vocabulary() ? p.pp : 0, c.batch.micro},
+        LayerBytes{});
     if (!added) return place->second;
-    // A stage in the middle of three has layers alone.
-    Config three = c;
-    three.parallel.pp = static_cast<int>(std::min<std::int64_t>(3, c.model.layers));
-    three.pipeline.schedule = "1f1b";
-    three.pipeline.layer_split = config::LayerSplit::even;  // a list is for another number of stages
-    three.pipeline.virtual_stages = 0;
-    auto const stages = layout::make_stage_map(three);
-    int const middle = three.parallel.pp / 2;
-    auto const bytes = [&](int slots) {
-      layout::StageActivations const sets{.slots = slots,
-                                          .recompute = layout::stage_recompute(c.memory, stages, middle)};
-      return static_cast<double>(layout::stage_bytes(three, stages, middle, sets, element_bytes(c)).total());
-    };
-    return place->second = (bytes(2) - bytes(1)) / static_cast<double>(stages.layers(middle).size());
+    // Stages of one layer; those between the first and the last have nothing else.
+    Config single = c;
+    single.model.layers = std::max<std::int64_t>(3, c.model.layers);
+    single.parallel.pp = static_cast<int>(single.model.layers);
+    single.pipeline.schedule = "1f1b";
+    single.pipeline.layer_split = config::LayerSplit::even;  // a list is for another number of stages
+    single.pipeline.virtual_stages = 0;
+    single.memory.recompute_group = 1;  // a group is no longer than a stage
+    auto const stages = layout::make_stage_map(single);
+    auto const types = element_bytes(single);
+    auto& out = place->second;
+    for (bool const experts : {false, true}) {
+      int stage = 1;
+      while (stage + 1 < single.parallel.pp && single.model.has_experts(stage) != experts) ++stage;
+      if (stage + 1 == single.parallel.pp) continue;
+      auto const recompute = layout::stage_recompute(single.memory, stages, stage);
+      auto const bytes = [&](int slots) {
+        layout::StageActivations const sets{.slots = slots, .recompute = recompute};
+        return static_cast<double>(layout::stage_bytes(single, stages, stage, sets, types).total());
+      };
+      double const layer = bytes(2) - bytes(1);
+      out.layer = out.layer > 0 ? std::min(out.layer, layer) : layer;
+      layout::RecomputeScratch scratch;
+      scratch.add(recompute);
+      out.workspace =
+          static_cast<double>(layout::workspace_bytes(single, scratch, false, types, !kernels_.host).total());
+    }
+    if (c.divides_vocabulary()) out.workspace += static_cast<double>(layout::vocabulary_bytes(c, types).total());
+    return out;
   }
 
   void reject(std::string const& reason) { ++result_.rejected[reason]; }
+  void reject(base::Error const& e) {
+    reject("plan of " + (e.text().where.empty() ? std::string("the run") : e.text().where));
+  }
 
   /// Plans the memory of the layouts whose bounds are smallest, and keeps the least. One that fits is the answer where
   /// the quicker ones were too many to check.
@@ -353,47 +441,52 @@ private:
     auto const few = std::min<std::size_t>(bounds.size(), 40);
     std::partial_sort(bounds.begin(), bounds.begin() + static_cast<std::ptrdiff_t>(few), bounds.end());
     for (std::size_t i = 0; i < few; ++i) check(with(all_[bounds[i].second]));
-    sort_layouts();
   }
 
   /// True where a layout that differs in batch.micro and memory.recompute alone, and needs less for both, was too
-  /// large.
-  bool needs_more_than_a_rejected_one(CandidateLayout const& c) const {
+  /// large, for the same program: with fewer microbatches than fill the pipeline not so many are in flight, and those
+  /// of a divided vocabulary are ordered by their times.
+  bool needs_more_than_a_rejected_one(CandidateLayout const& c, Config const& config) const {
+    if (config.batch.microbatches < 2 * std::int64_t{c.pp}) return false;
     auto const found = too_large_.find(c.states());
     return found != too_large_.end() && std::any_of(found->second.begin(), found->second.end(), [&](auto const& small) {
              return small.first <= c.micro && small.second >= c.recompute;
            });
   }
 
-  /// Parses the layout as an input and plans its memory: first for the few microbatches that fill the pipeline, which
-  /// need as much as more of them and take less time to plan. False where its memory is too large.
-  bool check(Config const& wanted) {
+  struct Answer {
+    bool too_large = false;
+    double slow = 0;  ///< seconds of a layout whose bound was quicker than the last one that is wanted, while it is not
+  };
+  /// Parses the layout as an input and plans its memory, for the few microbatches that fill the pipeline: these need as
+  /// much as more of them, as a rule, and take less time to plan.
+  Answer check(Config const& wanted) {
     auto overrides = layout_overrides(wanted);
     auto parsed = config::parse_text(base_toml_, "layout", "/", overrides, options_.ranks);
     if (!parsed.config) {
       reject("rule of " + parsed.errors.front().key);
-      return true;
+      return {};
     }
     try {
       auto const time = predictor_.predict(*parsed.config);
-      // Its bound was quicker than the last layout that is wanted, and the simulation says that it is not.
-      if (time.seconds() >= seconds_of_last_) return true;
+      if (time.seconds() >= seconds_of_last_) return {.slow = time.seconds()};
       auto const few = with_few_microbatches(*parsed.config);
-      double bytes = predicted_bytes(few, kernels_);
-      if (bytes <= cluster_.device.memory && few.batch.microbatches < parsed.config->batch.microbatches)
-        bytes = predicted_bytes(*parsed.config, kernels_);
-      if (bytes > cluster_.device.memory) {
-        reject("memory");
-        if (result_.least_bytes == 0 || bytes < result_.least_bytes) result_.least_bytes = bytes;
-        return false;
-      }
-      result_.layouts.push_back({std::move(*parsed.config), time, bytes});
+      double const bytes = predicted_bytes(few, kernels_);
+      if (!fits(bytes)) return {.too_large = true};
+      bool const whole = few.batch.microbatches == parsed.config->batch.microbatches;
+      found_.push_back({{std::move(*parsed.config), time, bytes}, whole});
       seconds_of_last_ = seconds_of_last();
     } catch (base::Error const& e) {
-      reject("plan of " + (e.text().where.empty() ? std::string("the run") : e.text().where));
+      reject(e);
     }
-    return true;
+    return {};
   }
+
+  /// A layout that fits; `whole`: with all its microbatches, else with few of them.
+  struct Found {
+    PlannedLayout layout;
+    bool whole = false;
+  };
 
   Config const& base_;
   config::Cluster const cluster_;
@@ -404,9 +497,10 @@ private:
   std::string const whole_order_ = Config{}.parallel.order;
   SearchOptions const& options_;
   std::vector<CandidateLayout> all_;
-  std::map<std::tuple<int, int, int, int, std::int64_t>, double> activations_;  ///< activation_bytes
+  std::map<std::tuple<int, int, int, int, int, std::int64_t>, LayerBytes> layer_bytes_;
   /// batch.micro and memory.recompute of layouts that were too large, by the rest of the layout.
   std::map<CandidateLayout::States, std::vector<std::pair<std::int64_t, Recompute>>> too_large_;
+  std::vector<Found> found_;
   int checked_ = 0;
   double seconds_of_last_ = std::numeric_limits<double>::infinity();  ///< seconds_of_last() of the layouts so far
   SearchResult result_;

@@ -27,7 +27,7 @@ public:
             StepPredictor::Memory& memory);
   /// `simulated`: schedules whose formula is an estimate are simulated.
   StepTime predict(bool simulated);
-  StepPredictor::Parameters parameters();
+  StepPredictor::RankParameters parameters();
 
 private:
   using P = TimePart;

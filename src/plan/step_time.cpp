@@ -206,14 +206,30 @@ bool StepModel::streams() const {
   return plan_stream(few, plan_few_microbatches(few), execution_of(few)).stream.has_value();
 }
 
-StepPredictor::Parameters StepModel::parameters() {
-  auto const& m = c_.model;
+StepPredictor::RankParameters StepModel::parameters() {
+  std::int64_t const all = c_.model.layers, pp = c_.parallel.pp;
   find_kinds();
-  Layers const first{0, (m.layers + c_.parallel.pp - 1) / c_.parallel.pp};
-  return {.dense = sum(first, [](auto const& t) { return t.parameters; }),
-          .experts = sum(first, [](auto const& t) { return t.expert_parameters; }),
-          .roots = roots(c_.parallel.pp > 1),
-          .expert_replicas = static_cast<double>(expert_replicas().size)};
+  auto const of_layers = [&](Layers const& layers, bool is_first) {
+    return StepPredictor::Parameters{
+        .dense = sum(layers, [](auto const& t) { return t.parameters; }),
+        .experts = sum(layers, [](auto const& t) { return t.expert_parameters; }),
+        .roots = is_first || c_.divides_vocabulary() ? roots(pp > 1) : 0,
+        .expert_replicas = static_cast<double>(expert_replicas().size),
+    };
+  };
+  auto const& kinds = memory_.kinds;
+  auto const size = [](auto const& t) { return t.parameters + t.expert_parameters; };
+  auto const& most =
+      *std::max_element(kinds.begin(), kinds.end(), [&](auto const& a, auto const& b) { return size(a) < size(b); });
+  double const share = std::ceil(sum({0, all}, [&](auto const& t) { return size(t) < size(most) ? 0.0 : 1.0; }) /
+                                 static_cast<double>(pp));
+  auto const begin = all / 2 - all / pp / 2;
+  StepPredictor::RankParameters out{.first = of_layers({0, all / pp}, true),
+                                    .middle = of_layers({begin, begin + all / pp}, false),
+                                    .largest = of_layers({0, 0}, false)};
+  out.largest.dense = share * most.parameters;
+  out.largest.experts = share * most.expert_parameters;
+  return out;
 }
 
 StepTime StepModel::predict(bool simulated) {
@@ -310,7 +326,7 @@ double StepPredictor::least(config::Config const& config) {
   return StepModel(config, cluster_, kernels_, *memory_).predict(false).seconds();
 }
 
-StepPredictor::Parameters StepPredictor::parameters(config::Config const& config) {
+StepPredictor::RankParameters StepPredictor::parameters(config::Config const& config) {
   return StepModel(config, cluster_, kernels_, *memory_).parameters();
 }
 

@@ -44,7 +44,8 @@ struct SearchResult {
 };
 
 /// Searches the layouts of `config`, whose model, batch.global and types stay. A rank may take the memory of its
-/// device, or memory.limit where that is less. The result does not depend on the order of anything. Throws base::Error
+/// device, or memory.limit where that is less. A divided vocabulary may need more memory with few microbatches than
+/// with all: such a layout must fit with both. The result does not depend on the order of anything. Throws base::Error
 /// (bad_input) where the number of ranks or the batch allows no layout at all.
 SearchResult search_layouts(config::Config const& config, config::Cluster const& cluster,
                             KernelGeneration const& kernels, SearchOptions const& options);

@@ -68,13 +68,19 @@ public:
   static bool simulates(config::Config const& config);
   /// The step, or less: of a pipeline that would be simulated the step without its bubble.
   double least(config::Config const& config);
-  /// Parameters of the layers of a rank of the first pipeline coordinate.
+  /// Parameters of a rank of the pipeline.
   struct Parameters {
     double dense = 0, experts = 0;
-    double roots = 0;            ///< embedding, and the head where the rank has it, too
+    double roots = 0;            ///< embedding, and the head, where the rank has them
     double expert_replicas = 1;  ///< ranks that have the same experts
   };
-  Parameters parameters(config::Config const& config);
+  /// Parameters of ranks by which the memory of a layout is bounded.
+  struct RankParameters {
+    Parameters first;    ///< the first rank, with an even share of the layers, rounded down
+    Parameters middle;   ///< a rank in the middle, likewise
+    Parameters largest;  ///< the rank with most of the largest layers: an even share of these, rounded up
+  };
+  RankParameters parameters(config::Config const& config);
 
   struct Memory;
 

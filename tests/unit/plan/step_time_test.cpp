@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Predicted steps: against an independent program in Python (its numbers are in the table below), by what must not
-// change, and the search against trying every layout.
-#include <p3d/config/cluster.hpp>
-#include <p3d/config/parse.hpp>
+// change.
+#include "planned_inputs.hpp"
+
 #include <p3d/plan/layout_choice.hpp>
-#include <p3d/plan/search.hpp>
 #include <p3d/plan/step_time.hpp>
 
 #include <p3d/base/enum_names.hpp>
@@ -22,22 +21,8 @@ namespace {
 using namespace p3d;
 using plan::TimePart;
 
-auto parsed(std::vector<std::string> overrides, int ranks) {
-  overrides.insert(overrides.begin(), "data.format=synthetic");
-  return config::parse_text("", "test", "/", overrides, ranks);
-}
-
-config::Config input(std::vector<std::string> const& overrides) {
-  auto result = parsed(overrides, 0);
-  if (!result.config) throw std::runtime_error(config::format(result.errors));
-  return *result.config;
-}
-
-config::Cluster cluster(std::string const& name) {
-  auto result = config::parse_cluster_file(std::string(P3D_SOURCE_DIR) + "/inputs/clusters/" + name + ".toml");
-  if (!result.cluster) throw std::runtime_error(config::format(result.errors));
-  return *result.cluster;
-}
+using test::cluster;
+using test::input;
 
 std::vector<std::string> gpt(int layers, int hidden, int heads, int seq) {
   return {"model.vocab_size=50257",
@@ -354,183 +339,6 @@ TEST(StepTime, RefusesUnknownKernels) {
     EXPECT_EQ(e.text().where, "line 3");
     EXPECT_NE(e.text().expected.find("fused"), std::string::npos);
   }
-}
-
-struct Tried {
-  double seconds = 0, bytes = 0;
-  std::string layout;
-  bool operator<(Tried const& b) const {
-    return std::tie(seconds, bytes, layout) < std::tie(b.seconds, b.bytes, b.layout);
-  }
-};
-
-/// Everything that the search may choose for the input of these words, tried one by one with the same checks.
-std::vector<Tried> by_trying(std::vector<std::string> const& of_base, config::Cluster const& machine, int ranks) {
-  std::vector<Tried> all;
-  auto const base = input(of_base);
-  auto const experts = base.model.moe.on() ? static_cast<int>(base.model.moe.experts) : 1;
-  auto const try_one = [&](std::vector<std::string> words) {
-    words.insert(words.begin(), of_base.begin(), of_base.end());
-    auto const found = parsed(words, ranks);
-    if (!found.config) return;
-    double bytes = 0;
-    try {
-      bytes = plan::predicted_bytes(*found.config, plan::kernels_of("", ""));
-    } catch (base::Error const&) {
-      return;
-    }
-    if (bytes > machine.device.memory) return;
-    all.push_back({plan::predict_step(*found.config, machine, plan::kernels_of("", "")).seconds(), bytes,
-                   plan::layout_of(*found.config)});
-  };
-  for (int tp = 1; tp <= ranks; ++tp)
-    for (int pp = 1; pp <= ranks; ++pp)
-      for (int cp = 1; cp <= ranks && cp <= base.model.seq_len / 2048 + 1; ++cp)
-        for (int micro = 1; micro <= base.batch.global; ++micro)
-          for (std::string const order : {"1f1b", "interleaved_1f1b", "zb_h1", "zb_v"})
-            for (int v : order == "interleaved_1f1b" ? std::vector{2, 3, 4, 5, 6, 8} : std::vector{0}) {
-              if (ranks % (tp * pp * cp) != 0 || (pp == 1 && order != "1f1b")) continue;
-              int const dp = ranks / (tp * pp * cp);
-              if (base.batch.global % (dp * micro) != 0) continue;
-              auto const microbatches = base.batch.global / (dp * micro);
-              if (v > 0 && (base.model.layers % (pp * v) != 0 || microbatches % pp != 0)) continue;
-              for (int ep = 1; ep <= experts; ++ep)
-                for (char const* recompute : {"none", "full"})
-                  for (std::string const shard : {"none", "optimizer", "gradients", "parameters"})
-                    for (char const* vocabulary : {"false", "true"})
-                      if ((dp > 1 || shard == "none") && (pp > 1 || vocabulary == std::string("false")))
-                        try_one({"parallel.tp=" + std::to_string(tp), "parallel.pp=" + std::to_string(pp),
-                                 "parallel.cp=" + std::to_string(cp), "parallel.ep=" + std::to_string(ep),
-                                 "parallel.dp=" + std::to_string(dp),
-                                 std::string("parallel.sequence=") + (tp > 1 ? "true" : "false"),
-                                 "batch.micro=" + std::to_string(micro),
-                                 "batch.microbatches=" + std::to_string(microbatches),
-                                 std::string("memory.recompute=") + recompute, "memory.shard=" + shard,
-                                 "pipeline.schedule=" + order, "pipeline.virtual_stages=" + std::to_string(v),
-                                 std::string("pipeline.vocab_parallel=") + vocabulary});
-            }
-  std::sort(all.begin(), all.end());
-  return all;
-}
-
-// Models of all sizes that a test can try out, with memories in which all, some or no layouts fit.
-TEST(Search, EqualsTryingEveryLayoutOf200Cases) {
-  std::mt19937 random(7);
-  auto const one_of = [&](std::vector<int> const& values) { return values[random() % values.size()]; };
-  int empty = 0;
-  for (int i = 0; i < 200; ++i) {
-    int const heads = one_of({1, 2, 3, 4}), ranks = one_of({1, 2, 2, 3, 4}), seq = one_of({64, 128, 2048});
-    std::vector<std::string> words{"model.heads=" + std::to_string(heads),
-                                   "model.hidden=" + std::to_string(heads * one_of({32, 64})),
-                                   "model.layers=" + std::to_string(one_of({1, 2, 3, 4})),
-                                   "model.seq_len=" + std::to_string(seq),
-                                   "batch.global=" + std::to_string(one_of({1, 2, 3, 4})),
-                                   "run.precision=bf16"};
-    if (i % 4 == 0) words.insert(words.begin(), "model.preset=llama-124m");
-    if (i % 4 == 1) words.insert(words.begin(), "model.preset=mixtral-tiny");
-    words.push_back("model.kv_heads=" + std::to_string(heads));
-    config::Config base;
-    try {
-      base = input(words);
-    } catch (std::runtime_error const&) {
-      ADD_FAILURE() << base::join(words);
-      continue;
-    }
-    auto machine = cluster(one_of({0, 1}) == 0 ? "dgx-h100" : "frontier");
-    machine.device.memory = 1.2e9 + 1e5 * static_cast<double>(random() % 5000);
-    auto const all = by_trying(words, machine, ranks);
-    plan::SearchResult result;
-    try {
-      result = plan::search_layouts(base, machine, plan::kernels_of("", ""), {.ranks = ranks, .fixed = {}, .top = 3});
-    } catch (base::Error const&) {
-      // No layout divides the sizes.
-    }
-    ASSERT_EQ(result.layouts.size(), std::min<std::size_t>(3, all.size())) << base::join(words, " ") << ' ' << ranks;
-    for (std::size_t k = 0; k < result.layouts.size(); ++k)
-      EXPECT_DOUBLE_EQ(result.layouts[k].time.seconds(), all[k].seconds) << base::join(words, " ") << ' ' << ranks;
-    empty += all.empty() ? 1 : 0;
-    if (i % 8 != 0 || all.empty()) continue;
-    auto const front = plan::search_layouts(base, machine, plan::kernels_of("", ""),
-                                            {.ranks = ranks, .fixed = {}, .top = 500, .front = true});
-    std::size_t next = 0;
-    double smallest = 1e30;
-    for (auto const& t : all) {
-      if (t.bytes >= smallest) continue;
-      smallest = t.bytes;
-      ASSERT_LT(next, front.layouts.size()) << base::join(words, " ") << ' ' << ranks;
-      EXPECT_DOUBLE_EQ(front.layouts[next].time.seconds(), t.seconds) << base::join(words, " ") << ' ' << ranks;
-      EXPECT_EQ(front.layouts[next++].bytes, t.bytes) << base::join(words, " ") << ' ' << ranks;
-    }
-    EXPECT_EQ(next, front.layouts.size());
-  }
-  EXPECT_GT(empty, 5);
-  EXPECT_LT(empty, 100);
-}
-
-TEST(Search, FindsWhatTryingEveryLayoutFinds) {
-  std::vector<std::string> const words{"model.layers=4",    "model.hidden=256", "model.heads=4",
-                                       "model.seq_len=128", "batch.global=8",   "run.precision=bf16"};
-  auto const base = input(words);
-  for (auto const* name : {"dgx-h100", "frontier"})
-    for (double memory : {1e12, 1.4e9}) {
-      auto machine = cluster(name);
-      machine.device.memory = memory;
-      for (int ranks : {2, 4, 8}) {
-        auto const result =
-            plan::search_layouts(base, machine, plan::kernels_of("", ""), {.ranks = ranks, .fixed = {}, .top = 500});
-        auto const all = by_trying(words, machine, ranks);
-        ASSERT_EQ(result.layouts.size(), std::min<std::size_t>(500, all.size()))
-            << name << ' ' << ranks << ' ' << memory;
-        for (std::size_t i = 0; i < result.layouts.size(); ++i)
-          EXPECT_DOUBLE_EQ(result.layouts[i].time.seconds(), all[i].seconds) << all[i].layout;
-      }
-    }
-}
-
-// The bound that spares most plans of memory is below the plan itself: the plan decides.
-TEST(Search, WhatTheMemoryPlanSaysMustFit) {
-  auto const base = input({"model.layers=4", "model.hidden=256", "model.heads=4", "model.seq_len=128", "batch.global=8",
-                           "run.precision=bf16"});
-  auto machine = cluster("dgx-h100");
-  auto const largest = [&] {
-    double most = 0;
-    for (auto const& l :
-         plan::search_layouts(base, machine, plan::kernels_of("", ""), {.ranks = 4, .fixed = {}, .top = 500}).layouts)
-      most = std::max(most, l.bytes);
-    return most;
-  };
-  double const before = largest();
-  machine.device.memory = before - 1;
-  EXPECT_GT(largest(), 0);
-  EXPECT_LT(largest(), before);
-}
-
-TEST(Search, KeepsWhatIsFixed) {
-  auto const base = input({"model.layers=4", "model.hidden=256", "model.heads=4", "model.seq_len=128", "batch.global=8",
-                           "run.precision=bf16", "parallel.tp=2", "parallel.dp=2", "memory.shard=optimizer"});
-  auto const result = plan::search_layouts(base, cluster("dgx-h100"), plan::kernels_of("", ""),
-                                           {.ranks = 8, .fixed = {"parallel.tp", "memory.shard"}, .top = 50});
-  ASSERT_FALSE(result.layouts.empty());
-  for (auto const& l : result.layouts) {
-    EXPECT_EQ(l.config.parallel.tp, 2);
-    EXPECT_EQ(l.config.memory.shard, config::Shard::optimizer);
-    EXPECT_EQ(l.config.num_ranks(), 8);
-    EXPECT_EQ(l.config.batch.global, 8);
-  }
-}
-
-TEST(Search, SaysWhatNothingFits) {
-  auto const base = input({"model.layers=4", "model.hidden=256", "model.heads=4", "model.seq_len=128", "batch.global=8",
-                           "run.precision=bf16"});
-  auto machine = cluster("dgx-h100");
-  machine.device.memory = 1e6;
-  auto const result =
-      plan::search_layouts(base, machine, plan::kernels_of("", ""), {.ranks = 4, .fixed = {}, .top = 5});
-  EXPECT_TRUE(result.layouts.empty());
-  EXPECT_GT(result.least_bytes, 1e6);
-  EXPECT_GT(result.rejected.at("memory"), 0);
-  EXPECT_THROW(plan::search_layouts(base, machine, plan::kernels_of("", ""), {.ranks = 7, .fixed = {}, .top = 5}),
-               base::Error);
 }
 
 }  // namespace
