@@ -93,7 +93,8 @@ Words const& layouts(int ranks) {
        "parallel.tp=2 parallel.sequence=true", "parallel.cp=2", "parallel.pp=2 pipeline.schedule=gpipe",
        P3D_16BIT ? "parallel.pp=2 pipeline.schedule=zb_h2 precision.pipeline=bf16" : "parallel.dp=2",
        "parallel.pp=2 pipeline.schedule=v_half memory.recompute=full",
-       "parallel.pp=2 pipeline.schedule=zb_h2 model.hidden=64 model.ffn=64 model.seq_len=128 model.layers=4"},
+       "parallel.pp=2 pipeline.schedule=zb_h2 model.hidden=64 model.ffn=64 model.seq_len=128 model.layers=4 "
+       "batch.global=8"},
       {"parallel.pp=3 pipeline.schedule=zb_h2", "parallel.dp=3 memory.shard=gradients"},
       {"parallel.pp=4 pipeline.schedule=zb_h2", "parallel.pp=4 pipeline.schedule=zb_v",
        "parallel.pp=2 parallel.tp=2 pipeline.schedule=zb_h1 pipeline.vocab_parallel=true",
@@ -101,7 +102,7 @@ Words const& layouts(int ranks) {
        "parallel.pp=2 parallel.dp=2 pipeline.schedule=1f1b memory.shard=optimizer",
        "parallel.pp=2 parallel.dp=2 pipeline.schedule=zb_v memory.shard=gradients memory.reduce=microbatch",
        "parallel.pp=2 parallel.cp=2 pipeline.schedule=zb_h2",
-       "parallel.pp=4 pipeline.schedule=gpipe model.hidden=64 model.seq_len=128",
+       "parallel.pp=4 pipeline.schedule=gpipe model.hidden=64 model.seq_len=128 batch.global=8",
        "parallel.dp=4 memory.shard=gradients memory.shard_over=2"},
       {"parallel.pp=3 parallel.dp=2 pipeline.schedule=zb_h2 memory.shard=optimizer"},
       {"parallel.pp=4 parallel.dp=2 pipeline.schedule=zb_h2",
