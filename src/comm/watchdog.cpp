@@ -31,7 +31,8 @@ namespace {
 constexpr int question_tag = 1;
 constexpr int answer_tag = 2;
 constexpr int patience_tag = 3;
-constexpr double grace_s = 2.0;  ///< seconds that the reporting rank waits for answers
+constexpr double grace_s = 2.0;       ///< seconds that the reporting rank waits for answers
+constexpr long pause_ns = 2'000'000;  ///< between two looks for messages
 // Between two looks for answers no more than this counts as waiting: a rank that a loaded machine let sleep for seconds
 // has not looked in that time, and the answers may lie there.
 constexpr double longest_pause_s = 0.05;
@@ -168,7 +169,7 @@ void drop_sent(Messages& messages) {
 }
 
 void pause() {
-  timespec const time{0, 2000000};
+  timespec const time{0, pause_ns};
   nanosleep(&time, nullptr);
 }
 

@@ -444,8 +444,8 @@ private:
   }
 
   /// True where a layout that differs in batch.micro and memory.recompute alone, and needs less for both, was too
-  /// large, for the same program: with fewer microbatches than fill the pipeline not so many are in flight, and those
-  /// of a divided vocabulary are ordered by their times.
+  /// large. Both have a pipeline full of microbatches: of fewer, larger ones not so many may be in flight. Of a divided
+  /// vocabulary this is a rule of thumb, since its actions are ordered by their times.
   bool needs_more_than_a_rejected_one(CandidateLayout const& c, Config const& config) const {
     if (config.batch.microbatches < 2 * std::int64_t{c.pp}) return false;
     auto const found = too_large_.find(c.states());

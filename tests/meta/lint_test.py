@@ -140,6 +140,17 @@ HARMLESS = [
 ]
 
 
+PLANTED_IN = {plant[1] for plant in PLANTS}
+
+
+def is_read(place):
+    """Whether a rule reads the file for others (declarations of rooms config and device, lists of sources), is it, or
+    has plants."""
+    return (place.parts[:2] == ("tests", "lint") and place.suffix != ".pyc" or
+            place.parts[2:3] in (("config",), ("device",)) or place.name == "CMakeLists.txt" or
+            str(place) in PLANTED_IN)
+
+
 class Lint(unittest.TestCase):
     root = None
     planted = 0  # files so far
@@ -152,10 +163,7 @@ class Lint(unittest.TestCase):
         for name in ("include", "src", "scripts", ".ci", "tests", "cmake"):
             for path in sorted((self.root / name).rglob("*")):
                 place = path.relative_to(self.root)
-                if path.is_file() and (place.parts[:2] == ("tests", "lint") and place.suffix != ".pyc" or
-                                       place.parts[2:3] in (("config",), ("device",)) or
-                                       place.name == "CMakeLists.txt" or
-                                       str(place) in {plant[1] for plant in PLANTS}):
+                if path.is_file() and is_read(place):
                     (self.copy / place).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy(path, self.copy / place)
         shutil.copy(self.root / ".clang-format", self.copy)

@@ -112,8 +112,7 @@ TEST_F(Gradients, SquaresHaveTheirBitsHoweverAStageIsCutIntoPieces) {
   config.parallel.dp = 1;
   config.parallel.pp = static_cast<int>(size);
   auto const table = layout::make_param_table(config);
-  auto here = layout::PerAxis::all(0);
-  here.pp = static_cast<int>(rank);
+  auto const here = layout::PerAxis::only(layout::Axis::pp, static_cast<int>(rank));
   layout::RankGrid const grid(config.parallel, layout::parse_order("pp"));
   auto const squares_of = [&](int pieces, int seed) {
     std::vector<int> rank_of;

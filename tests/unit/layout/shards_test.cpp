@@ -139,11 +139,8 @@ TEST(Buckets, AreThoseOfAStageHoweverItIsCutIntoPieces) {
   auto const table = make_param_table(config);
   auto const names = [&](StageMap const& stages, int rank) {
     std::multiset<std::set<std::string>> out;
-    for (int s = 0; s < stages.num_stages(); ++s) {
-      if (stages.pipeline_rank(s) != rank) continue;
-      auto here = PerAxis::all(0);
-      here.pp = rank;
-      StageParams const params(table, stages, s, config.parallel, here);
+    for (int s : stages.stages_of(rank)) {
+      StageParams const params(table, stages, s, config.parallel, PerAxis::only(Axis::pp, rank));
       for (auto const& b : make_buckets(params, 1 << 30)) {
         std::set<std::string> bucket;
         for (auto i = b.first; i < b.last; ++i) bucket.insert(params.items()[i].spec->name);

@@ -47,7 +47,9 @@ std::vector<Tried> by_trying(std::vector<std::string> const& of_base, config::Cl
     double bytes = 0, few_bytes = 0;
     try {
       bytes = plan::predicted_bytes(*found.config, generation);
-      few_bytes = plan::predicted_bytes(plan::with_few_microbatches(*found.config), generation);
+      auto const few = plan::with_few_microbatches(*found.config);
+      few_bytes =
+          few.batch.microbatches < found.config->batch.microbatches ? plan::predicted_bytes(few, generation) : bytes;
     } catch (base::Error const&) {
       return;
     }
