@@ -12,6 +12,7 @@
 #include <p3d/io/text_file.hpp>
 
 #include <algorithm>
+#include <exception>
 #include <filesystem>
 #include <system_error>
 
@@ -39,7 +40,7 @@ void CheckpointWriter::State::begin_data() {
   offsets.resize(job.arrays.size());
   world.broadcast(offsets.data(), static_cast<std::int64_t>(offsets.size()), comm::Type::int64, 0).wait();
   if (options.way == WriteBy::copied) {
-    begin(Stage::data, [this] { write_copy(job, copy.get()); });
+    begin(Stage::data, [this] { write_copy(job, copy.get(), given_up); });
     return;
   }
   stage = Stage::data;
@@ -95,7 +96,7 @@ std::optional<WriteResult> CheckpointWriter::State::advance() {
     case Stage::commit:
       result.seconds = watch.seconds();
       if (!options.verify) return end({});
-      begin(Stage::verify, [this] { read_back(job, options.buffer_bytes); });
+      begin(Stage::verify, [this] { read_back(job, options.buffer_bytes, given_up); });
       return {};
     default:
       result.verified = true;
@@ -110,6 +111,9 @@ CheckpointWriter::CheckpointWriter(comm::Communicator const& world, Options opti
 }
 
 CheckpointWriter::~CheckpointWriter() {
+  // Without the other ranks the checkpoint cannot be completed. They wait for the error of this rank, which is printed
+  // when the thread has ended.
+  if (std::uncaught_exceptions() > 0) state_->given_up = true;
   if (state_->thread.joinable()) state_->thread.join();
 }
 

@@ -219,6 +219,24 @@ private:
   std::vector<char> buffer_, run_;
 };
 
+/// Reads all files again and compares. On some file systems the last of two hosts that write to one page wins. Returns
+/// the same on every rank. Collective.
+std::optional<base::ErrorText> read_back(comm::Communicator& world, SafetensorsWriter const& writer,
+                                         std::string const& folder) {
+  auto written = writer.written();
+  auto const items = static_cast<std::int64_t>(written.size());
+  std::vector<std::uint64_t> read(written.size(), 0);
+  auto const failure = attempt_apart([&] { read = writer.read_back(world.rank(), world.size()); });
+  world.all_reduce(written.data(), items, comm::Type::uint64, comm::Reduction::sum).wait();
+  world.all_reduce(read.data(), items, comm::Type::uint64, comm::Reduction::sum).wait();
+  if (auto wrong = first_error(world, failure)) return wrong;
+  if (read == written) return {};
+  return base::ErrorText{.expected = "the numbers on disk as they were written",
+                         .found = "other numbers",
+                         .where = folder,
+                         .fix = "export with the ranks of one node, or into a folder of another file system"};
+}
+
 /// Throws the error of the first rank that has one, on every rank. Collective.
 void throw_first(comm::Communicator& world, std::optional<base::ErrorText> const& mine, base::ExitCode code) {
   if (auto wrong = first_error(world, mine)) throw base::Error(*wrong, code);
@@ -256,17 +274,17 @@ std::vector<std::string> export_model(comm::Communicator& world, Checkpoint cons
   if (root && !find(files, config_name))
     files.insert(files.begin(),
                  {config_name, config::write_hugging_face(model, torch_name(options.type), -1, options.family)});
-  throw_first(world, attempt([&] {
+  throw_first(world, attempt_apart([&] {
                 if (root) require_names(files), require_free(folder, files);
               }),
               base::ExitCode::bad_input);
-  auto const created = attempt([&] {
+  auto const created = attempt_apart([&] {
     if (root) writer.create();
   });
   if (created && root) writer.discard();
   throw_first(world, created, base::ExitCode::run_failed);
   std::vector<std::uint64_t> sums(table.specs().size(), 0);
-  auto failure = attempt([&] {
+  auto failure = attempt_apart([&] {
     Exporter exporter(checkpoint, layout, writer, options);
     for (std::size_t i = 0; i < sums.size(); ++i) {
       auto const& a = checkpoint.arrays[i];
@@ -292,8 +310,9 @@ std::vector<std::string> export_model(comm::Communicator& world, Checkpoint cons
         .where = checkpoint.path,
         .fix = "use an older checkpoint, or copy this one again"};
   }
+  if (!failure) failure = read_back(world, writer, folder);
   if (!failure && root) {
-    failure = attempt([&] {
+    failure = attempt_apart([&] {
       writer.commit();
       for (auto const& f : files) write_text_atomically((fs::path(folder) / f.name).string(), f.bytes);
     });

@@ -284,8 +284,10 @@ std::uint64_t load_weights(comm::Communicator& world, ModelWeights& weights, Ele
           if (row < edge) end = std::min(end, edge);
         auto const count = (end - row) * part.cols;
         buffer.resize(static_cast<std::size_t>(count) * bytes);
-        weights.read(name, {part.row_begin + row, part.row_begin + end}, {part.col_begin, part.col_begin + part.cols},
-                     element, buffer.data());
+        apart([&] {
+          weights.read(name, {part.row_begin + row, part.row_begin + end}, {part.col_begin, part.col_begin + part.cols},
+                       element, buffer.data());
+        });
         part.copy_in(row * part.cols, count, buffer.data());
         if (part.writes && row >= own.begin && end <= own.end) {
           for_runs(part, {row, end}, [&](std::int64_t index, std::int64_t n, std::int64_t place) {

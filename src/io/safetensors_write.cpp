@@ -5,6 +5,7 @@
 // bytes.
 #include <p3d/io/safetensors.hpp>
 
+#include "checksum.hpp"
 #include "posix_file.hpp"
 #include "tensor_types.hpp"
 
@@ -30,6 +31,12 @@ std::int64_t elements_of(SafetensorsWriter::Item const& item) {
   return n;
 }
 
+/// The part of an item's checksum that `count` numbers of `width` bytes add, of which the first has index `first`.
+std::uint64_t sum_of(char const* numbers, std::int64_t count, std::int64_t first, std::size_t width) {
+  auto const index = static_cast<std::uint64_t>(first);
+  return width == 2 ? checksum_of<std::uint16_t>(numbers, count, index) : checksum(numbers, count, index, width);
+}
+
 std::string in_quotes(std::string const& text) { return nlohmann::json(text).dump(); }
 
 }  // namespace
@@ -51,6 +58,7 @@ struct SafetensorsWriter::State {
   std::vector<std::string> files = {};                            ///< final paths
   std::map<std::size_t, PosixFile> open = {};                     ///< files that this object writes to, by shard
   std::vector<char> buffer = {};
+  std::vector<std::uint64_t> sums = {};  ///< written()
 
   TensorType type_of(Item const& item) const { return item.wide && size_of(type) < 4 ? TensorType::f32 : type; }
   std::int64_t bytes_of(Item const& item) const {
@@ -116,6 +124,7 @@ SafetensorsWriter::SafetensorsWriter(std::string folder, std::vector<Item> items
   auto& s = *state_;
   P3D_REQUIRE(!s.items.empty(), "a model has tensors");
   s.divide(max_bytes);
+  s.sums.assign(s.items.size(), 0);
   for (std::size_t i = 0; i < s.shards.size(); ++i) {
     auto const file = s.shards.size() == 1 ? std::string("model.safetensors")
                                            : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, s.shards.size());
@@ -156,12 +165,38 @@ void SafetensorsWriter::write(std::size_t item, std::int64_t first, std::int64_t
     narrow(from, static_cast<char const*>(numbers) + i * static_cast<std::int64_t>(size_of(from)), n, type,
            s.buffer.data());
     file->second.write(begin + (first + i) * width, s.buffer.data(), s.buffer.size());
+    s.sums[item] += sum_of(s.buffer.data(), n, first + i, size_of(type));
   }
 }
 
 void SafetensorsWriter::flush() {
   for (auto const& [shard, file] : state_->open) file.flush();
   state_->open.clear();
+}
+
+std::vector<std::uint64_t> const& SafetensorsWriter::written() const { return state_->sums; }
+
+std::vector<std::uint64_t> SafetensorsWriter::read_back(int part, int parts) const {
+  auto const& s = *state_;
+  std::vector<std::uint64_t> sums(s.items.size(), 0);
+  std::vector<char> numbers;
+  std::int64_t piece = 0;
+  for (std::size_t shard = 0; shard < s.shards.size(); ++shard) {
+    PosixFile const file(s.shards[shard].path + ".part", PosixFile::Mode::read);
+    file.forget_cache();
+    for (auto item = s.shards[shard].first; item < s.shards[shard].end; ++item) {
+      auto const width = size_of(s.type_of(s.items[item]));
+      constexpr std::int64_t at_once = std::int64_t{1} << 21;
+      for (std::int64_t first = 0, all = elements_of(s.items[item]); first < all; first += at_once) {
+        if (piece++ % parts != part) continue;
+        auto const n = std::min(at_once, all - first);
+        numbers.resize(static_cast<std::size_t>(n) * width);
+        file.read(s.places[item].second + first * static_cast<std::int64_t>(width), numbers.data(), numbers.size());
+        sums[item] += sum_of(numbers.data(), n, first, width);
+      }
+    }
+  }
+  return sums;
 }
 
 void SafetensorsWriter::commit() {

@@ -37,6 +37,17 @@ void for_pieces(CheckpointSlice const& slice, std::size_t bytes, std::int64_t bu
     visit(layout::Range{row, std::min(row + step, slice.rows.end)});
 }
 
+void require_wanted(std::atomic<bool> const& given_up, std::string const& path) {
+  if (given_up)
+    throw base::Error({.expected = "a run that goes on",
+                       .found = "one that ends with an error",
+                       .where = path,
+                       .fix = "see that error; older checkpoints were kept"});
+}
+
+/// Bytes after which a long write is flushed, so that no single flush has more to do than its time budget allows.
+constexpr std::int64_t flushed_at_once = std::int64_t{4} << 30;
+
 }  // namespace
 
 std::vector<CheckpointSlice> make_slices(std::vector<CheckpointPart> const& parts,
@@ -60,14 +71,16 @@ std::vector<CheckpointSlice> make_slices(std::vector<CheckpointPart> const& part
   return out;
 }
 
-void write_copy(CheckpointJob& job, std::byte const* copy) {
+void write_copy(CheckpointJob& job, std::byte const* copy, std::atomic<bool> const& given_up) {
   auto const bytes = size_of(job.header.element);
   PosixFile const file(job.part_path, PosixFile::Mode::write);
   WritersTurn turn(file);
+  std::int64_t unflushed = 0;
   for (auto& slice : job.slices) {
     slice.checksum = 0;
     // Pieces that stay in the cache between checksum and write.
     for_pieces(slice, bytes, 4 << 20, [&](layout::Range rows) {
+      require_wanted(given_up, job.part_path);
       auto const* data =
           copy + static_cast<std::size_t>(slice.place + (rows.begin - slice.rows.begin) * slice.part.cols) * bytes;
       slice.checksum += sum_of(slice.part, rows, data, bytes);
@@ -77,12 +90,16 @@ void write_copy(CheckpointJob& job, std::byte const* copy) {
                    data + static_cast<std::size_t>(place) * bytes, static_cast<std::size_t>(count) * bytes);
       });
       turn.end();  // after an exception, the destructor's close releases the lock
+      unflushed += (rows.end - rows.begin) * slice.part.cols * static_cast<std::int64_t>(bytes);
+      if (unflushed < flushed_at_once) return;
+      file.flush();
+      unflushed = 0;
     });
   }
   file.flush();
 }
 
-void read_back(CheckpointJob const& job, std::int64_t buffer_bytes) {
+void read_back(CheckpointJob const& job, std::int64_t buffer_bytes, std::atomic<bool> const& given_up) {
   if (job.slices.empty()) return;
   auto const bytes = size_of(job.header.element);
   PosixFile const file(job.path, PosixFile::Mode::read);
@@ -91,6 +108,7 @@ void read_back(CheckpointJob const& job, std::int64_t buffer_bytes) {
   for (auto const& slice : job.slices) {
     std::uint64_t sum = 0;
     for_pieces(slice, bytes, std::min<std::int64_t>(buffer_bytes, 4 << 20), [&](layout::Range rows) {
+      require_wanted(given_up, job.path);
       buffer.resize(static_cast<std::size_t>((rows.end - rows.begin) * slice.part.cols) * bytes);
       for_runs(slice.part, rows, [&](std::int64_t index, std::int64_t count, std::int64_t place) {
         file.read(job.skeleton.offsets[slice.array] + index * static_cast<std::int64_t>(bytes),

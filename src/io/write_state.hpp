@@ -42,8 +42,9 @@ struct CheckpointJob {
 std::vector<CheckpointSlice> make_slices(std::vector<CheckpointPart> const& parts,
                                          std::vector<CheckpointArray> const& arrays, std::size_t element_bytes);
 
-/// Writes the slices from the copy and flushes; sets their checksums. Makes no MPI and no HDF5 call.
-void write_copy(CheckpointJob& job, std::byte const* copy);
+/// Writes the slices from the copy and flushes; sets their checksums. Throws soon after `given_up` became true. Makes
+/// no MPI and no HDF5 call.
+void write_copy(CheckpointJob& job, std::byte const* copy, std::atomic<bool> const& given_up);
 /// Writes the slices straight from the parts, every rank its own, a buffer at a time. Sets their checksums. Throws on
 /// the ranks that have an error; the others return early. Does not flush. Collective.
 void write_shares(CheckpointJob& job, comm::Communicator& world, std::int64_t buffer_bytes);
@@ -52,8 +53,9 @@ void flush_share(CheckpointJob const& job);
 /// Writes the slices of all ranks on rank 0: every rank sends its own, a buffer at a time, and rank 0 writes and
 /// flushes. Sets their checksums. Throws on the ranks that have an error; the others return early. Collective.
 void write_by_root(CheckpointJob& job, comm::Communicator& world, std::int64_t buffer_bytes);
-/// Reads the slices back from disk and compares their checksums. Throws when one differs.
-void read_back(CheckpointJob const& job, std::int64_t buffer_bytes);
+/// Reads the slices back from disk and compares their checksums. Throws when one differs, and soon after `given_up`
+/// became true.
+void read_back(CheckpointJob const& job, std::int64_t buffer_bytes, std::atomic<bool> const& given_up);
 
 /// A checkpoint passes through the stages in order. Each has work for a thread of its own; poll() moves on when the
 /// threads of all ranks are done.
@@ -70,6 +72,7 @@ struct CheckpointWriter::State {
   Stage stage = Stage::idle;
   std::thread thread;
   std::atomic<bool> done{false};           ///< the thread's work has ended
+  std::atomic<bool> given_up{false};       ///< nobody waits for the thread's work any more
   std::optional<base::ErrorText> failure;  ///< error of the thread's work; read after the thread is joined
   base::Stopwatch watch;                   ///< since start()
   WriteResult result;

@@ -10,6 +10,7 @@
 #include <p3d/base/log.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/comm/agree.hpp>
+#include <p3d/comm/communicator.hpp>
 #include <p3d/config/optimizer_state.hpp>
 #include <p3d/device/pinned.hpp>
 #include <p3d/io/checkpoint_folder.hpp>
@@ -19,6 +20,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
@@ -55,7 +57,31 @@ io::WriteBy way_of(config::Checkpoint const& c) {
 /// Speed of a slow disk, which is assumed until a write has been timed.
 constexpr double assumed_bytes_per_second = 100e6;
 
+/// Size of a checkpoint without its descriptions; 0 where none are written.
+double bytes_of(engine::AnyTrainer const& trainer) {
+  auto const& c = trainer.config();
+  if (!c.checkpoint.on()) return 0.0;
+  return static_cast<double>(trainer.plan().table.num_parameters()) *
+         static_cast<double>(io::size_of(io::element_of(c.run.precision))) *
+         static_cast<double>(1 + config::checkpoint_state(c).size());
+}
+
+/// Nodes that write a checkpoint at once.
+int writers_of(config::Checkpoint const& c, int ranks) {
+  if (way_of(c) == io::WriteBy::by_root) return 1;
+  auto const on_a_node = std::max(1, comm::node_share().ranks);
+  return (ranks + on_a_node - 1) / on_a_node;
+}
+
 }  // namespace
+
+TimeToSave::TimeToSave(double bytes, int writers, bool reads_back, double left)
+    : assumed_(std::min((reads_back ? 2.0 : 1.0) * bytes / (assumed_bytes_per_second * writers),
+                        0.25 * std::max(left, 0.0))) {}
+
+double TimeToSave::seconds(bool being_written) const {
+  return (being_written ? 2.0 : 1.0) * (longest_ > 0.0 ? 1.5 * longest_ : assumed_);
+}
 
 Checkpointing::Checkpointing(engine::AnyTrainer& trainer, Start start, io::StoredTokenizer tokenizer,
                              base::Stopwatch clock, std::function<void()> before_commit)
@@ -70,9 +96,12 @@ Checkpointing::Checkpointing(engine::AnyTrainer& trainer, Start start, io::Store
                .memory = [](std::size_t bytes) { return device::pinned_memory(bytes, "p3d::run::background_copy"); }}),
       start_(std::move(start)),
       tokenizer_(std::move(tokenizer)),
-      clock_(clock) {
+      clock_(clock),
+      deadline_(clock.seconds() + seconds_left(trainer.config().run, clock.seconds())),
+      bytes_(bytes_of(trainer)),
+      time_to_save_(bytes_, writers_of(options_, trainer.mesh().world().size()), options_.keep > 0,
+                    deadline_ - clock.seconds()) {
   auto const& c = trainer.config();
-  deadline_ = clock_.seconds() + seconds_left(c.run, clock_.seconds());
   saved_step_ = trainer.steps_done();
   step_begin_ = clock_.seconds();
   if (!options_.on()) return;
@@ -80,9 +109,6 @@ Checkpointing::Checkpointing(engine::AnyTrainer& trainer, Start start, io::Store
   auto const arrays = config::checkpoint_state(c);
   comm::agree(world, "take the memory for checkpoints",
               [&] { writer_.reserve(trainer.checkpoint_parts(arrays), io::element_of(c.run.precision)); });
-  write_estimate_ = static_cast<double>(trainer.plan().table.num_parameters()) *
-                    static_cast<double>(io::size_of(io::element_of(c.run.precision))) *
-                    static_cast<double>(1 + arrays.size()) / assumed_bytes_per_second;
   comm::agree_on_root(world, [&] {
     io::apart([&] {
       io::make_folder(options_.dir);
@@ -94,17 +120,19 @@ Checkpointing::Checkpointing(engine::AnyTrainer& trainer, Start start, io::Store
 
 std::string Checkpointing::describe() const {
   if (!options_.on()) return "Checkpoints: none (checkpoint.every = 0); what is not finished cannot be resumed";
-  auto const bytes = write_estimate_ * assumed_bytes_per_second;
+  auto const kept = std::isfinite(deadline_) ? fmt::format("; {} of the time that is left are kept for the last one",
+                                                           base::human_seconds(time_to_save_.seconds(false)))
+                                             : "";
   if (!options_.between_steps())
-    return fmt::format("Checkpoints: at the end and before a stop, {}, into {}", base::human_bytes(bytes),
-                       from_here(options_.dir));
+    return fmt::format("Checkpoints: at the end and before a stop, {}, into {}{}", base::human_bytes(bytes_),
+                       from_here(options_.dir), kept);
   auto const when =
       options_.every > 0 ? fmt::format("every {} step(s)", options_.every) : "every " + to_string(options_.period);
-  return fmt::format("Checkpoints: {} into {}, {} each, {}{}", when, options_.dir, base::human_bytes(bytes),
+  return fmt::format("Checkpoints: {} into {}, {} each, {}{}{}", when, options_.dir, base::human_bytes(bytes_),
                      options_.async ? fmt::format("written while training goes on from a copy of {} on rank 0",
                                                   base::human_bytes(static_cast<double>(writer_.copy_bytes())))
                                     : fmt::format("written by rank 0 alone, {} MiB at a time", options_.buffer_mb),
-                     options_.keep > 0 ? fmt::format("; the newest {} are kept", options_.keep) : "");
+                     options_.keep > 0 ? fmt::format("; the newest {} are kept", options_.keep) : "", kept);
 }
 
 double Checkpointing::vote() {
@@ -124,7 +152,7 @@ double Checkpointing::vote() {
 
 bool Checkpointing::needs_the_rest_of_time(double seconds) const {
   double const now = clock_.seconds();
-  double const write = options_.on() ? 1.5 * std::max(longest_write_, write_estimate_) : 0.0;
+  double const write = options_.on() ? time_to_save_.seconds(writer_.busy()) : 0.0;
   double const spare = std::clamp(0.05 * (deadline_ - now), 0.2, 60.0);
   return now + seconds + write + spare >= deadline_;
 }
@@ -219,7 +247,7 @@ void Checkpointing::report(io::WriteResult const& r) {
   }
   saved_step_ = r.step;
   wrote_ = true;
-  longest_write_ = std::max(longest_write_, r.seconds);
+  time_to_save_.took(r.seconds + r.verify_seconds);
   base::log_root(fmt::format("Checkpoint of step {}: {} in {}, training held for {}: {}", r.step,
                              base::human_bytes(static_cast<double>(r.bytes)), base::human_seconds(r.seconds),
                              base::human_seconds(r.held_seconds), r.path));

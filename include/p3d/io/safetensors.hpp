@@ -97,6 +97,11 @@ public:
   void write(std::size_t item, std::int64_t first, std::int64_t count, Element from, void const* numbers);
   /// Flushes what this object wrote to disk.
   void flush();
+  /// The checksum of each item's numbers that this object wrote. The sums over all processes are those of the items.
+  std::vector<std::uint64_t> const& written() const;
+  /// The checksum of each item's numbers in the files, of process `part` of `parts`, which share the reading. The sums
+  /// over all are those of written() where no write was lost. Call it after flush() of all and before commit().
+  std::vector<std::uint64_t> read_back(int part, int parts) const;
   /// Gives the files their names, the index last. One process calls it, after flush() of all.
   void commit();
   /// Removes the files that create() made and commit() has not renamed.

@@ -8,6 +8,7 @@
 #include <p3d/io/checkpoint_writer.hpp>
 #include <p3d/engine/trainer.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -63,6 +64,23 @@ io::ModelFiles files_of_model(std::string const& folder);
 /// that checkpoint says that it comes from the file. Refuses to start behind any other valid checkpoint of the same
 /// name and folder. Collective.
 Start resume(engine::AnyTrainer& trainer, io::StoredTokenizer const& tokenizer);
+
+/// The time that a run keeps for its last checkpoint. Until a write has been timed it assumes a slow disk on every node
+/// that writes, and keeps a quarter of the run's time at most: a run goes on however large its model is.
+class TimeToSave {
+public:
+  /// `bytes`: size of a checkpoint. `writers`: nodes that write at once. `reads_back`: a file is read once more behind
+  /// the write. `left`: seconds until the run must have ended; may be infinite.
+  TimeToSave(double bytes, int writers, bool reads_back, double left);
+  /// A checkpoint took so many seconds, with its reading back.
+  void took(double seconds) { longest_ = std::max(longest_, seconds); }
+  /// Seconds to keep. Where another checkpoint is `being_written`, it is waited for first.
+  double seconds(bool being_written) const;
+
+private:
+  double assumed_ = 0.0;  ///< seconds to keep until a write has been timed
+  double longest_ = 0.0;  ///< seconds of the longest write; 0: none yet
+};
 
 /// Writes the checkpoints of a run: decides when one is due, hands the state to io::CheckpointWriter, and reports.
 class Checkpointing {
@@ -121,8 +139,8 @@ private:
   double deadline_ = 0.0;                         ///< seconds on clock_; infinite without a limit
   base::Stopwatch since_last_;                    ///< restarted at each checkpoint, for checkpoints by time
   double step_begin_ = 0.0, longest_step_ = 0.0;  ///< seconds: begin on clock_, and duration
-  double longest_write_ = 0.0;                    ///< seconds
-  double write_estimate_ = 0.0;                   ///< seconds that a slow disk would take: no less is assumed
+  double bytes_ = 0.0;                            ///< size of a checkpoint; 0 where there are none
+  TimeToSave time_to_save_;                       ///< used by rank 0, whose clock decides
   std::int64_t saved_step_ = -1;                  ///< step of the newest valid file, or of the start; -1: none
   std::int64_t given_up_step_ = -1;               ///< step whose checkpoint could not be written; -1: none
   bool wrote_ = false;                            ///< this run wrote the file of saved_step_

@@ -13,7 +13,9 @@
 
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <limits>
+#include <vector>
 
 namespace p3d::io::test {
 namespace {
@@ -192,6 +194,30 @@ TEST_F(SafetensorsTest, WritesTheseBytes) {
   header.resize((header.size() + 7) / 8 * 8, ' ');
   ASSERT_EQ(writer.files(), std::vector<std::string>{folder / "model.safetensors"});
   EXPECT_EQ(read_text(folder / "model.safetensors"), file_of(header, bytes_of(std::vector<float>{1.5f, -2.0f, 0.25f})));
+}
+
+TEST_F(SafetensorsTest, ALostWriteIsFoundByReadingBack) {
+  SafetensorsWriter writer(folder / "", {{"w", {4}}, {"v", {3}, true}}, TensorType::bf16, 100);
+  writer.create();
+  float const numbers[] = {1.0f, 2.0f, 3.0f, 4.0f};
+  writer.write(0, 2, 2, Element::float32, numbers + 2);
+  writer.write(1, 0, 3, Element::float32, numbers);
+  writer.flush();
+  SafetensorsWriter other(folder / "", {{"w", {4}}, {"v", {3}, true}}, TensorType::bf16, 100);
+  auto const all_written = [&] {
+    return std::vector{writer.written()[0] + other.written()[0], writer.written()[1] + other.written()[1]};
+  };
+  EXPECT_NE(writer.read_back(0, 1)[0], all_written()[0]) << "two numbers are missing";
+  other.write(0, 0, 2, Element::float32, numbers);
+  other.flush();
+  EXPECT_EQ(writer.read_back(0, 1), all_written());
+  auto const first = writer.read_back(0, 2), second = writer.read_back(1, 2);
+  EXPECT_EQ((std::vector{first[0] + second[0], first[1] + second[1]}), all_written());
+  auto text = read_text(folder / "model.safetensors.part");
+  text.back() = static_cast<char>(text.back() ^ 1);  // a lost write leaves other bytes
+  std::ofstream(folder / "model.safetensors.part", std::ios::binary) << text;
+  EXPECT_EQ(writer.read_back(0, 1)[0], all_written()[0]);
+  EXPECT_NE(writer.read_back(0, 1)[1], all_written()[1]);
 }
 
 TEST_F(SafetensorsTest, RoundsToNearestTiesToEven) {
