@@ -127,7 +127,7 @@ void release_instance(void* stream) {
   auto& instances = instances_of_streams();
   auto const found = instances.find(stream);
   if (found == instances.end()) return;
-  fence(found->second, "p3d::device::release_instance");
+  detail::fence_now(found->second, "p3d::device::release_instance");  // the owner of the stream is about to end
   instances.erase(found);
 }
 

@@ -5,11 +5,14 @@
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/comm/nccl.hpp>
 #include <p3d/device/environment.hpp>
+#include <p3d/device/view.hpp>
 #include <p3d/linalg/operands.hpp>
 
 #include <fmt/format.h>
 
 #include <utility>
+
+#include "device_sums.hpp"
 
 namespace p3d::engine {
 
@@ -20,6 +23,17 @@ namespace {
                 .found = std::move(found),
                 .where = "comm.backend",
                 .fix = "set comm.backend to \"auto\" or \"mpi\", or " + std::move(fix)});
+}
+
+/// Waits for NCCL under the watch of comm.timeout_s, so that the fence behind it does not wait for other ranks.
+void settle_before_fence() {
+  static bool settling = false;  // waits may fence too
+  if (settling) return;
+  struct Guard {
+    Guard() { settling = true; }
+    ~Guard() { settling = false; }
+  } const guard;
+  comm::settle();
 }
 
 }  // namespace
@@ -43,7 +57,10 @@ bool choose_nccl(config::Config const& config, comm::Communicator& world) {
   if (world.size() == 1) return false;
   bool const one_each = comm::one_gpu_each(world);
   if (!one_each && asked) refuse("a GPU for each rank", "two ranks on the same GPU", "start one rank for each GPU");
-  return one_each;
+  if (!one_each) return false;
+  if (config.run.deterministic && !comm::has_device_sums()) use_device_sums();
+  device::set_before_fence(settle_before_fence);
+  return true;
 }
 
 bool set_operands(config::Config const& config) {

@@ -191,7 +191,9 @@ void require_gpu_memory(std::int64_t bytes, GpuRoom const& here, comm::Communica
 
 void require_room(std::int64_t bytes, comm::Communicator& world) {
   if (device::on_host()) return require_memory(bytes, world);
-  require_gpu_memory(bytes - plan::gpu_context_bytes, gpu_room(), world);
+  // As it was at the first look: what p3d has taken since (handles, a workspace) is among the `bytes`.
+  static GpuRoom const first_look = gpu_room();
+  require_gpu_memory(bytes - plan::gpu_context_bytes, first_look, world);
 }
 
 }  // namespace p3d::engine

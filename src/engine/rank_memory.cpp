@@ -19,8 +19,6 @@
 #include <cstdlib>
 #include <string>
 
-#include "device_sums.hpp"
-
 namespace p3d::engine {
 
 namespace {
@@ -79,7 +77,6 @@ comm::SharedBuffer RankMemory<P>::prepare_reductions(data::TokenSource const& so
   auto const& pools = plan.pools[static_cast<std::size_t>(rank_->here.pp)];
   bytes += shared_pool_bytes(pools.weights) + shared_pool_bytes(pools.gradients) + 2 * page;
   nccl_ = choose_nccl(config, mesh.world());
-  if (nccl_ && config.run.deterministic && !comm::has_device_sums()) use_device_sums();
   mesh.prepare(all_reduce_settings(config, nccl_), bytes, axis_names(config.comm.backend_axes));
   rank_->choose_overlap();
   weights_memory_ = comm::SharedBuffer(shared_pool_bytes(pools.weights));

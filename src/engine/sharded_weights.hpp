@@ -111,7 +111,7 @@ private:
       room.to_kernels(exec_, n);
       params_->place_values(exec_, room.view(0, n));
       device::fence(exec_, "p3d::engine::fetched_weights");
-      rooms_->users[room_] = nullptr;
+      if (rooms_->users[room_] == this) rooms_->users[room_] = nullptr;
     }
     if (params_->shard().divided) gatherer_.start();
   }

@@ -34,10 +34,15 @@ inline int gpu_number() {
 #endif
 }
 
+namespace detail {
+
+/// fence() calls this before it blocks; null: it calls nothing.
+inline void (*before_fence)() = nullptr;
+
 /// Calls exec.fence(label) and reports it to Kokkos' tools. Kokkos has labels of fences from 3.5 on; before that this
 /// function tells the tools itself.
 template <class Exec>
-void fence(Exec const& exec, std::string const& label) {
+void fence_now(Exec const& exec, std::string const& label) {
 #if KOKKOS_VERSION >= 30500
   exec.fence(label);
 #else
@@ -46,6 +51,19 @@ void fence(Exec const& exec, std::string const& label) {
   exec.fence();
   Kokkos::Tools::endFence(number);
 #endif
+}
+
+}  // namespace detail
+
+/// Sets what fence() calls before it blocks. A stream may wait for other ranks, and only the call that is set here can
+/// limit that wait. Null: nothing is called.
+inline void set_before_fence(void (*call)()) { detail::before_fence = call; }
+
+/// Waits on the host for all that `exec` was given. Called by the main thread.
+template <class Exec>
+void fence(Exec const& exec, std::string const& label) {
+  if (detail::before_fence != nullptr) detail::before_fence();
+  detail::fence_now(exec, label);
 }
 
 }  // namespace p3d::device

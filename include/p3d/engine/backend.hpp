@@ -8,7 +8,9 @@
 namespace p3d::engine {
 
 /// True when NCCL carries them, the same on all ranks. Throws base::Error on all where "nccl" is asked for and cannot
-/// be: kernels run on the host, this build has none, or two ranks share a GPU. Collective over all ranks that train.
+/// be: kernels run on the host, this build has none, or two ranks share a GPU. Where it does, sums in a fixed order
+/// have their kernel from here on, and fences of the host wait for NCCL within comm.timeout_s. Collective over all
+/// ranks that train.
 bool choose_nccl(config::Config const& config, comm::Communicator& world);
 
 /// Sets what fp32 GEMMs of this process round their operands to (linalg/operands.hpp), by precision.autocast and

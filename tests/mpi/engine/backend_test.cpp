@@ -50,6 +50,7 @@ protected:
     EXPECT_EQ(fake->groups, 0);
     comm::detail::set_nccl_api({});
     comm::set_device_sums({});
+    device::set_before_fence(nullptr);
     collectives::set_views_are_device(false);
   }
   std::vector<double> train(Words const& more) {
@@ -144,7 +145,11 @@ TEST_F(Backend, IsChosenWhereItCanBe) {
   EXPECT_EQ(choice(Backend::automatic), several);
   EXPECT_EQ(choice(Backend::nccl), several);
   EXPECT_FALSE(choice(Backend::mpi));
+  comm::set_device_sums(nullptr);
+  device::set_before_fence(nullptr);
   EXPECT_EQ(choice(Backend::automatic, true), several);
+  EXPECT_EQ(comm::has_device_sums(), several) << "who chooses NCCL can prepare communicators with sums in order";
+  EXPECT_EQ(device::detail::before_fence != nullptr, several) << "fences wait for NCCL within comm.timeout_s";
   fake->shares_gpu = true;
   EXPECT_FALSE(choice(Backend::automatic));
   if (several) test::expect_error([&] { choice(Backend::nccl); }, "two ranks on the same GPU");
