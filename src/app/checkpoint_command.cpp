@@ -50,6 +50,14 @@ std::vector<io::CheckpointFile> look_into(std::string const& folder, std::string
                 .fix = "name the folder (checkpoint.dir; by default checkpoints in run.output_dir)"});
 }
 
+/// The folder itself, or the one with the checkpoints of the run whose folder it is.
+std::string with_checkpoints(std::string const& folder) {
+  std::error_code ignored;
+  auto const inner = (std::filesystem::path(folder) / "checkpoints").string();
+  if (!std::filesystem::is_directory(inner, ignored) || !look_into(folder, "").empty()) return folder;
+  return inner;
+}
+
 /// Throws when some files are named like checkpoints and are not valid. Returns 0.
 int refuse_damaged(std::vector<io::CheckpointFile> const& files, std::string const& folder) {
   auto const n = std::count_if(files.begin(), files.end(), [](auto const& f) { return !f.valid; });
@@ -221,6 +229,11 @@ int diff(std::string const& path_a, std::string const& path_b) {
 int prune(std::string const& folder, std::int64_t keep, std::string const& run_name) {
   std::map<std::string, io::CheckpointFile> newest;
   auto const files = look_into(folder, run_name);
+  if (files.empty() && !run_name.empty())
+    base::refuse({.expected = fmt::format("checkpoints of \"{}\"", run_name),
+                  .found = "none",
+                  .where = folder,
+                  .fix = "p3d checkpoint ls lists the runs of a folder"});
   for (auto const& f : files) {
     if (f.valid)
       newest[f.run_name] = f;
@@ -248,7 +261,8 @@ int checkpoint_command(int argc, char** argv) {
   std::vector<std::string> paths;
   std::int64_t keep = 0;
   bool norms = false, input = false;
-  auto* ls = app.add_subcommand("ls", "list the checkpoints of a folder; exit code 2 when one is damaged");
+  auto* ls =
+      app.add_subcommand("ls", "list the checkpoints of a folder, or of a run's; exit code 2 when one is damaged");
   ls->add_option("folder", path, "folder")->required();
   auto* sh = app.add_subcommand("show", "what is in a checkpoint");
   sh->add_option("file", path, "checkpoint")->required();
@@ -272,11 +286,11 @@ int checkpoint_command(int argc, char** argv) {
   pr->add_option("--keep", keep, "how many stay")->required()->check(count_from(1, 1'000'000'000));
   pr->add_option("--run", run_name, "only the checkpoints of this run");
   if (auto const code = parse_words(app, argc, argv)) return *code;
-  if (*ls) return list(path);
+  if (*ls) return list(with_checkpoints(path));
   if (*sh) return show(path, norms, input);
   if (*ve) return verify(paths);
   if (*di) return diff(path, other);
-  return prune(path, keep, run_name);
+  return prune(with_checkpoints(path), keep, run_name);
 }
 
 }  // namespace p3d::app

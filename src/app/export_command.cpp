@@ -89,8 +89,9 @@ io::ModelFiles tokenizer_files(io::StoredTokenizer const& tokenizer) {
   nlohmann::ordered_json config{{"tokenizer_class", "PreTrainedTokenizerFast"},
                                 {"clean_up_tokenization_spaces", false}};
   if (tokenizer.end >= 0) {
-    auto const read = text::parse_tokenizer(tokenizer.name, tokenizer.file, tokenizer.pattern);
-    config["eos_token"] = read->decode(std::vector{static_cast<std::int32_t>(tokenizer.end)});
+    auto const end = static_cast<std::int32_t>(tokenizer.end);
+    auto const read = text::parse_tokenizer(tokenizer.name, tokenizer.file, tokenizer.pattern, end);
+    config["eos_token"] = read->decode(std::vector{end});
   }
   out.push_back({"tokenizer_config.json", config.dump(2) + "\n"});
   return out;

@@ -59,6 +59,7 @@ struct Prompts {
       for (std::size_t at = 0; at < text.size();) {
         auto const end = std::min(text.find('\n', at), text.size());
         out.push_back(text.substr(at, end - at));
+        if (out.back().ends_with('\r')) out.back().pop_back();
         at = end + 1;
       }
     }

@@ -16,12 +16,14 @@
 #include <p3d/io/checkpoint_writer.hpp>
 #include <p3d/io/model_files.hpp>
 #include <p3d/io/model_weights.hpp>
+#include <p3d/layout/params.hpp>
 #include <p3d/run/checkpoint.hpp>
 #include <p3d/run/text.hpp>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 
@@ -106,6 +108,17 @@ int import_model(ModelWords const& words, std::string precision, comm::Communica
                   .found = fmt::format("{}", c.model.seq_len),
                   .where = "command line",
                   .fix = "set model.seq_len in the run that loads the checkpoint"});
+  }
+  auto const wanted = layout::make_param_table(c);
+  auto const same = [](layout::ParamSpec const& a, layout::ParamSpec const& b) {
+    return a.name == b.name && a.rows == b.rows && a.cols == b.cols;
+  };
+  if (auto const& there = weights->table().specs();
+      !std::equal(there.begin(), there.end(), wanted.specs().begin(), wanted.specs().end(), same)) {
+    base::refuse({.expected = "keys that leave the arrays of the model as they are",
+                  .found = base::join(words.keys),
+                  .where = "command line",
+                  .fix = "set them in the run that loads the checkpoint, or train with model.load"});
   }
   auto const element = io::element_of(c.run.precision);
   auto self = comm::Communicator::self();

@@ -212,6 +212,23 @@ int plan_command(int argc, char** argv) {
   if (as_is && (wanted.ranks.size() > 1 || !wanted.what_if.empty()))
     throw wrong_words("--as-is with one number of ranks and the cluster as it is",
                       wanted.what_if.empty() ? "several --ranks" : "--what-if", "remove one of the two options");
+  if (as_is) {
+    for (auto const& [name, given] :
+         {std::pair{"--front", options.front}, {"--top", app.count("--top") > 0}, {"--out", !wanted.out.empty()}})
+      if (given)
+        throw wrong_words(fmt::format("--as-is, of the input's own layout, without {}", name), name,
+                          "remove one of the two options");
+  }
+  if (wanted.ranks.size() > 1) {
+    // A line for each number of ranks, with the quickest layout.
+    for (auto const& [name, given] : {std::pair{"--front", options.front},
+                                      {"--top", app.count("--top") > 0},
+                                      {"--what-if", !wanted.what_if.empty()},
+                                      {"--out", !wanted.out.empty()}})
+      if (given)
+        throw wrong_words(fmt::format("one number of ranks with {}", name), "several --ranks",
+                          "remove one of the two options");
+  }
   auto [input, overrides] = input_words(words);
   wanted.require_no_input_among_files({input, cluster_file});
   for (auto const& word : fixed) {
@@ -236,6 +253,7 @@ int plan_command(int argc, char** argv) {
     if (options.ranks == 0) options.ranks = result.config->num_ranks();
     return run(*result.config, *cluster.cluster, generation, options, wanted);
   }
+  cluster.cluster->require_room(result.config->num_ranks());
   result.config = engine::choose_memory(*result.config).config;
   plan::PlannedLayout const own{*result.config, plan::predict_step(*result.config, *cluster.cluster, generation),
                                 plan::predicted_bytes(*result.config, generation)};

@@ -57,9 +57,9 @@ std::string scaling_table(std::vector<plan::PlannedLayout> const& layouts, confi
 std::string layout_csv(std::vector<plan::PlannedLayout> const& layouts, config::Cluster const& cluster) {
   std::vector<std::string> header{"cluster", "ranks"};
   for (auto a : config::key_axes.list()) header.push_back(fmt::format("parallel.{}", config::name(a)));
-  for (char const* key :
-       {"parallel.sequence", "batch.micro", "batch.global", "pipeline.schedule", "pipeline.virtual_stages",
-        "memory.recompute", "memory.shard", "seconds", "low", "high", "tokens_per_second", "mfu", "bytes"})
+  for (char const* key : {"parallel.sequence", "batch.micro", "batch.global", "pipeline.schedule",
+                          "pipeline.virtual_stages", "pipeline.vocab_parallel", "memory.recompute", "memory.shard",
+                          "seconds", "low", "high", "tokens_per_second", "mfu", "bytes"})
     header.emplace_back(key);
   for (auto part : base::values_of<plan::TimePart>()) header.push_back(std::string(base::to_string(part)) + "_s");
   std::string text = base::csv_row(header);
@@ -73,6 +73,7 @@ std::string layout_csv(std::vector<plan::PlannedLayout> const& layouts, config::
     for (std::int64_t n : {c.batch.micro, c.batch.global}) row.push_back(fmt::to_string(n));
     row.push_back(c.pipeline.schedule);
     row.push_back(fmt::to_string(c.pipeline.virtual_stages));
+    row.emplace_back(c.pipeline.vocab_parallel ? "true" : "false");
     row.emplace_back(c.memory.recompute == config::Recompute::list ? "list" : base::to_string(c.memory.recompute));
     row.emplace_back(base::to_string(c.memory.shard));
     for (double x : {l.time.seconds(), l.time.low, l.time.high, tokens(c) / l.time.seconds(),

@@ -266,11 +266,14 @@ int schedule_command(int argc, char** argv) {
   app.require_subcommand(1);
   Options o;
   int (Command::*action)() = nullptr;
-  auto const add = [&](char const* name, char const* help, int (Command::*run)(), bool files) {
+  enum class Gives { proof, picture, files };
+  auto const add = [&](char const* name, char const* help, int (Command::*run)(), Gives gives) {
     auto* sub = app.add_subcommand(name, help);
     sub->add_option("input", o.words, "input.toml, then overrides of its keys: section.key=value")
         ->type_name("FILE [KEY=VALUE ...]");
     sub->add_option("--ranks", o.ranks, "number of ranks to assume")->check(count_from(1, most_ranks));
+    sub->callback([&action, run] { action = run; });
+    if (gives == Gives::proof) return sub;
     auto* const unit =
         sub->add_flag("--unit", o.unit, "forward, input and weight part of a rank take 1, communication nothing");
     sub->add_option("--costs", o.costs, "CSV of measured seconds: stage,forward,input,weight")->excludes(unit);
@@ -284,23 +287,22 @@ int schedule_command(int argc, char** argv) {
         ->check(number_from(0, 1e6))
         ->capture_default_str();
     sub->add_option("--svg", o.svg, "draw the timeline into this file");
-    if (files) {
+    if (gives == Gives::files) {
       sub->add_option("--text", o.text, "write the program as text (pipeline.file reads it)");
       sub->add_option("--csv", o.csv, "write the program as CSV");
       sub->add_option("--trace", o.trace, "write the timeline for Perfetto or chrome://tracing (JSON)");
     }
-    sub->callback([&action, run] { action = run; });
     return sub;
   };
-  auto* const show = add("show", "print the table of ranks and steps", &Command::show, true);
+  auto* const show = add("show", "print the table of ranks and steps", &Command::show, Gives::files);
   auto* const passes = show->add_flag("--passes", o.passes,
                                       "print the passes that make a program of a schedule, in their order; no input");
   show->add_flag("--actions", o.actions,
                  "print the actions of which programs consist, for files of one's own; no input")
       ->excludes(passes);
-  add("check", "prove that it runs to its end", &Command::check, false);
-  add("simulate", "predict times, waiting and communication of every rank", &Command::simulate, true);
-  add("compare", "all schedules side by side", &Command::compare, false);
+  add("check", "prove that it runs to its end", &Command::check, Gives::proof);
+  add("simulate", "predict times, waiting and communication of every rank", &Command::simulate, Gives::files);
+  add("compare", "all schedules side by side", &Command::compare, Gives::picture);
 
   if (auto const code = parse_words(app, argc, argv)) return *code;
   if (launcher_rank() != 0) return 0;

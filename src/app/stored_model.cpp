@@ -241,9 +241,10 @@ std::unique_ptr<text::Tokenizer> stored_tokenizer(StoredModel const& model, Mode
                   .where = "the checkpoint",
                   .fix = "name the file: --tokenizer"});
   }
-  auto out = line.tokenizer.empty() && !stored.name.empty()
-                 ? text::parse_tokenizer(stored.name, stored.file, stored.pattern)
-                 : text::make_tokenizer(line.tokenizer.empty() ? "bytes" : line.tokenizer, line.pattern);
+  auto out =
+      line.tokenizer.empty() && !stored.name.empty()
+          ? text::parse_tokenizer(stored.name, stored.file, stored.pattern, static_cast<std::int32_t>(stored.end))
+          : text::make_tokenizer(line.tokenizer.empty() ? "bytes" : line.tokenizer, line.pattern);
   text::require_vocabulary(*out, model.config.model.vocab_size);
   return out;
 }

@@ -330,6 +330,15 @@ Level const& Cluster::level(std::int64_t distance) const {
   return levels.back();
 }
 
+void Cluster::require_room(std::int64_t ranks) const {
+  auto const size = levels.back().size;
+  if (size == 0 || ranks <= size) return;
+  base::refuse({.expected = fmt::format("at most {} ranks: the last [[level]] has this size", size),
+                .found = fmt::format("{}", ranks),
+                .where = "the cluster " + name,
+                .fix = "add the level that connects more of them, such as a network, or remove the size"});
+}
+
 std::vector<std::string> constants(Cluster const& cluster) {
   std::vector<std::string> out;
   for (auto const& f : fields()) {

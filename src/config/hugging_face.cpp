@@ -364,12 +364,17 @@ void read_gemma2(Reader& r, HuggingFaceModel& out, std::string const& path) {
 /// a window and of others.
 void read_gemma3(Reader& r, HuggingFaceModel& out, std::string const& path) {
   constexpr std::int64_t default_interval = 6;
-  constexpr double local_theta = 1e4;
-  read_llama(r, out, path, {.rope_theta = 1e6, .tied = true, .kv_heads = 4, .head_dim = 256, .biases = false});
+  double const local_theta = r.number("rope_local_base_freq", 1e-300, 1e12, 1e4);
+  read_llama(r, out, path,
+             {.rope_theta = 1e6,
+              .rope_local_theta = local_theta,
+              .tied = true,
+              .kv_heads = 4,
+              .head_dim = 256,
+              .biases = false});
   auto& m = out.model;
   read_gemma(r, m, 0.0, 0.0);
-  if (!r.has("rope_parameters")) m.rope_local_theta = r.number("rope_local_base_freq", 1e-300, 1e12, local_theta);
-  r.value("rope_local_base_freq");
+  if (!r.has("rope_parameters")) m.rope_local_theta = local_theta;
   if (m.rope_local_theta == m.rope_theta) m.rope_local_theta = 0.0;
   auto interval = r.integer("sliding_window_pattern", limits::layers, default_interval);
   interval = r.integer("_sliding_window_pattern", limits::layers, interval);

@@ -20,6 +20,7 @@ namespace p3d::config {
 /// Values that a family has where its file leaves a key out.
 struct LlamaDefaults {
   double norm_eps = 1e-6, rope_theta = 1e4;
+  double rope_local_theta = 0;  ///< above 0: base of layers with a window where rope_parameters has none for them
   bool tied = false;
   std::int64_t kv_heads = 0;                           ///< 0: as many as heads
   std::int64_t head_dim = 0;                           ///< 0: hidden / heads

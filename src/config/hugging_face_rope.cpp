@@ -104,9 +104,14 @@ void read_rope(Reader& r, Model& m, LlamaDefaults const& defaults, std::string c
   if (rope.is_null()) return;
   if (!rope.is_object()) return r.wrong(fmt::format("{}, an object", key), r.found(key));
   auto const where = fmt::format("{}, {}", path, key);
-  if (!rope.contains("full_attention")) return read_rope_object(rope, m, where, defaults);
+  if (!rope.contains("full_attention")) {
+    if (newer && defaults.rope_local_theta > 0)
+      r.wrong("rope_parameters of full_attention and sliding_attention", r.found(key));
+    return read_rope_object(rope, m, where, defaults);
+  }
   // Kinds of layers, each with its own object: layers with a window are not scaled.
   auto other = m;
+  if (defaults.rope_local_theta > 0) other.rope_theta = defaults.rope_local_theta;
   auto plain = defaults;
   plain.query_beta = false;
   for (auto const& kind : rope.items())

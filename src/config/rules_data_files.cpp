@@ -13,6 +13,9 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace p3d::config {
 
@@ -80,6 +83,26 @@ void check_paths(Check const& c, std::string const& key, std::vector<std::string
   }
 }
 
+/// The folders of a text must not hold what the run writes, which it would train on.
+void check_outputs(Check const& c, std::string const& key, std::vector<std::string> const& paths) {
+  auto const& run = c.config.run.output_dir;
+  auto const& checkpoints = c.config.checkpoint.dir;
+  std::error_code ignored;
+  for (auto const& path : paths) {
+    if (!fs::is_directory(path, ignored)) continue;
+    auto const folder = fs::weakly_canonical(path, ignored);
+    for (auto const& [name, output] : {std::pair{"run.output_dir", run}, {"checkpoint.dir", checkpoints}}) {
+      if (output.empty()) continue;
+      auto const inside = fs::weakly_canonical(fs::absolute(output, ignored), ignored).lexically_relative(folder);
+      if (inside.empty() || *inside.begin() == "..") continue;
+      c.error({key, name}, "a run that writes outside the folders of its text",
+              fmt::format("{} = {} within {}", name, output, path),
+              fmt::format("name the text's files, or a folder of their own, or set {} elsewhere", name));
+      return;
+    }
+  }
+}
+
 /// Training data come from data.path or from data.source, and synthetic ones from neither.
 void check_files(Check const& c) {
   if (!c.known({"data.format", "data.path", "data.source"})) return;
@@ -107,7 +130,10 @@ void check_files(Check const& c) {
   }
   std::vector<std::string> sources;
   for (auto const& source : d.source) sources.push_back(source.path);
-  check_paths(c, d.source.empty() ? "data.path" : "data.source", d.source.empty() ? d.path : sources);
+  auto const* const key = d.source.empty() ? "data.path" : "data.source";
+  auto const& paths = d.source.empty() ? d.path : sources;
+  check_paths(c, key, paths);
+  if (d.format == DataFormat::text) check_outputs(c, key, paths);
 }
 
 /// Weights in about the same ratio with few digits, as a text.

@@ -571,6 +571,7 @@ std::vector<std::string> layout_overrides(Config const& c) {
 
 SearchResult require_layouts(Config const& config, config::Cluster const& cluster, KernelGeneration const& kernels,
                              SearchOptions const& options) {
+  cluster.require_room(options.ranks);
   auto result = search_layouts(config, cluster, kernels, options);
   if (!result.layouts.empty()) return result;
   auto const expected = fmt::format("a layout that fits {} ranks of {} ({} each)", options.ranks, cluster.name,

@@ -16,7 +16,7 @@ namespace p3d::text {
 namespace {
 
 using Reader = std::unique_ptr<Tokenizer> (*)(std::string const& path, std::string const& text,
-                                              std::string const& pattern);
+                                              std::string const& pattern, std::optional<std::int32_t> end);
 
 /// The reader for a file of this name. Throws for a name of no known kind.
 Reader reader_of(std::string const& name, std::string const& pattern) {
@@ -27,10 +27,11 @@ Reader reader_of(std::string const& name, std::string const& pattern) {
                   .fix = "remove it, or name a .tiktoken file"});
   }
   if (name.ends_with(".json"))
-    return [](auto const& path, auto const& text, auto const&) { return read_hugging_face(path, text); };
-  if (name.ends_with(".tiktoken")) return read_tiktoken;
+    return [](auto const& path, auto const& text, auto const&, auto end) { return read_hugging_face(path, text, end); };
+  if (name.ends_with(".tiktoken"))
+    return [](auto const& path, auto const& text, auto const& known, auto) { return read_tiktoken(path, text, known); };
   if (name.ends_with(".model"))
-    return [](auto const& path, auto const& text, auto const&) { return read_sentencepiece(path, text); };
+    return [](auto const& path, auto const& text, auto const&, auto) { return read_sentencepiece(path, text); };
   base::refuse({.expected = "\"bytes\", or a file *.json (Hugging Face's tokenizers), *.tiktoken (ranks) or "
                             "*.model (SentencePiece)",
                 .found = "another ending",
@@ -43,12 +44,12 @@ Reader reader_of(std::string const& name, std::string const& pattern) {
 std::unique_ptr<Tokenizer> make_tokenizer(std::string const& name, std::string const& pattern) {
   if (name == "bytes" && pattern.empty()) return make_byte_tokenizer();
   auto const read = reader_of(name, pattern);
-  return read(name, read_tokenizer_file(name), pattern);
+  return read(name, read_tokenizer_file(name), pattern, {});
 }
 
-std::unique_ptr<Tokenizer> parse_tokenizer(std::string const& name, std::string const& text,
-                                           std::string const& pattern) {
-  return reader_of(name, pattern)(name, text, pattern);
+std::unique_ptr<Tokenizer> parse_tokenizer(std::string const& name, std::string const& text, std::string const& pattern,
+                                           std::optional<std::int32_t> end) {
+  return reader_of(name, pattern)(name, text, pattern, end);
 }
 
 std::string require_vocabulary(Tokenizer const& tokenizer, std::int64_t vocab_size) {

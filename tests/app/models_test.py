@@ -402,6 +402,8 @@ class Models(AppTest):
         self.refused("--check", f"model.load={MODELS / 'gpt2'}", "model.seq_len=65", "data.format=synthetic",
                      parts=["model.seq_len of at most 64"])
         self.refused("--check", f"model.load={self.folder}", "data.format=synthetic", parts=["config.json"])
+        self.refused("import", str(MODELS / "mixtral"), "x.h5", "model.moe.aux_loss=global",
+                     parts=["keys that leave the arrays of the model as they are", "model.moe.aux_loss=global"])
 
     def published(self, case):
         """A model as they are published: with keys that p3d does not use, and files beside it."""

@@ -65,6 +65,27 @@ class Plan(AppTest):
             with self.subTest(file.name):
                 self.assertIn("Step on 8 ranks of ", self.search("--top", "1", cluster=file.stem))
 
+    def test_ranks_beyond_the_last_level(self):
+        text = (CLUSTERS / "dgx-h100.toml").read_text()
+        outer = text.rindex("[[level]]")
+        node = text[:outer] + text[text.index("[jitter]", outer):]
+        self.assertEqual(node.count("[[level]]"), 1)
+        (self.folder / "node.toml").write_text(node)
+        words = (*MODEL, "--cluster", "node.toml", "--ranks")
+        self.assertIn("Step on 8 ranks of ", self.plan(*words, "8"))
+        for more in ((), ("--as-is",)):
+            error = self.plan(*words, "16", "parallel.dp=16", "batch.global=16", *more, code=2)
+            self.assertIn("at most 8 ranks", error)
+
+    def test_rows_of_the_csv_file_are_layouts(self):
+        self.search("--top", "1000", "--csv", "all.csv", "--fix", "parallel.pp=2", "--fix", "parallel.dp=2")
+        with open(self.folder / "all.csv") as file:
+            rows = list(csv.DictReader(file))
+        measured = ("seconds", "low", "high", "tokens_per_second", "mfu", "bytes")
+        layouts = {tuple(v for k, v in row.items() if k not in measured and not k.endswith("_s")) for row in rows}
+        self.assertEqual(len(layouts), len(rows))
+        self.assertEqual({row["pipeline.vocab_parallel"] for row in rows}, {"false", "true"})
+
     def test_fixed_keys(self):
         text = self.search("--fix", "parallel.tp=2", "--fix", "memory.shard=none", "--top", "4")
         for line in re.findall(r"tp \d.*", text):

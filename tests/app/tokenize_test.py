@@ -121,6 +121,15 @@ class Tokenize(AppTest):
         self.assertIn("starting over: what is in out.parts", self.good("corpus", "--tokenizer", GPT2, "--out", "out"))
         self.assertEqual(index(self.folder / "out.idx")[2][-1], 1001)
 
+    def test_an_output_among_the_inputs_is_no_text(self):
+        self.good("corpus", "--tokenizer", GPT2, "--out", "apart")
+        (self.corpus / "old.parts").mkdir()  # of a start that was interrupted
+        (self.corpus / "old.parts/plan").write_text("p3d data tokenize, parts of version 1\ntokenizer 0\n")
+        for prefix in ("corpus/first", "corpus/second"):
+            self.good("corpus", "--tokenizer", GPT2, "--out", prefix)
+            self.assertEqual(self.dataset(prefix), self.dataset("apart"))
+        self.refused("corpus/first.meta.json", "--tokenizer", GPT2, "--out", "out", words=["token files"])
+
     def test_refusals_name_file_and_line(self):
         def refused(name, data, *words, arguments=("--tokenizer", GPT2), code=2):
             (self.folder / name).write_bytes(data)

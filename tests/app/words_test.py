@@ -90,6 +90,10 @@ class CommandLines(Words):
         for found, words in (
                 ("--stop: an empty string", ("generate", "x.h5", "--stop", "")),
                 ("--logprobs requires --json", ("generate", "x.h5", "--logprobs", "3")),
+                ("several --ranks", ("plan", "input.toml", "--cluster", "c.toml", "--ranks", "2,4", "--out",
+                                     "x.toml")),
+                ("--front", ("plan", "input.toml", "--cluster", "c.toml", "--as-is", "--front")),
+                (".*--svg", ("schedule", "check", "input.toml", "--svg", "x.svg")),
                 ("--tokenizer requires --file", ("eval", "x.h5", "--tokenizer", "bytes")),
                 ("--(unit|costs) excludes --(unit|costs)", ("schedule", "simulate", "input.toml", "--unit", "--costs",
                                                             "costs.csv"))):

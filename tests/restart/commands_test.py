@@ -43,6 +43,7 @@ class Commands(unittest.TestCase):
         lines = self.good("checkpoint", "ls", "run/checkpoints").splitlines()
         self.assertEqual([line.split()[:2] for line in lines[1:]], [["restart", "15"], ["restart", "30"]])
         self.assertTrue(all(" good " in line for line in lines[1:]))
+        self.assertEqual(self.good("checkpoint", "ls", "run").splitlines(), lines)
         self.assertIn("no checkpoints", self.good("checkpoint", "ls", "."))
 
     def test_show_tells_what_the_file_holds(self):

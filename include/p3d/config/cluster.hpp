@@ -73,6 +73,8 @@ struct Cluster {
   double peak(Precision precision) const;
   /// The closest level that may hold two ranks so far apart.
   Level const& level(std::int64_t distance) const;
+  /// Throws base::Error (bad_input) when no level holds so many ranks.
+  void require_room(std::int64_t ranks) const;
 };
 
 /// Names of the constants of a cluster: "device.bandwidth". Those of the closest level are "level1.latency", ...

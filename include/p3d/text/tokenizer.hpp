@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -60,10 +61,11 @@ std::unique_ptr<Tokenizer> make_tokenizer(std::string const& name, std::string c
 std::vector<std::string> tokenizer_files(std::string const& folder);
 /// Reads the bytes of a tokenizer's file, of at most 256 MiB.
 std::string read_tokenizer_file(std::string const& path);
-/// Makes the tokenizer of a file whose bytes are `text`; `name` has the file's ending. Where `name` is not its path,
-/// the files beside it are not known: end_of_document() may be -1 or another one.
+/// Makes the tokenizer of a file whose bytes are `text`; `name` has the file's ending. Without `end`, `name` is the
+/// file's path: a file beside it may say which token ends a document. Where the bytes come from elsewhere, the caller
+/// gives that token as `end` (-1: none), and no file is read. Ranks and SentencePiece say it themselves.
 std::unique_ptr<Tokenizer> parse_tokenizer(std::string const& name, std::string const& text,
-                                           std::string const& pattern = "");
+                                           std::string const& pattern = "", std::optional<std::int32_t> end = {});
 
 /// Throws base::Error (bad_input) unless a model of `vocab_size` tokens fits this tokenizer: it has a row for each
 /// token, and at most 1,024 more (people pad a vocabulary to a multiple of some size). The tokenizer "bytes" is

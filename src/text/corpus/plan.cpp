@@ -15,10 +15,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
 namespace p3d::text {
+
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -27,6 +31,25 @@ bool is_json(std::string_view path) {
   if (path.ends_with(".gz")) path.remove_suffix(3);
   if (path.ends_with(".zst")) path.remove_suffix(4);
   return path.ends_with(".jsonl") || path.ends_with(".json") || path.ends_with(".ndjson");
+}
+
+/// The words for a file that p3d data tokenize made, or "": it is no text, wherever its folder lies. A set of token
+/// files has three names; a folder of parts has a plan.
+std::string made_by_tokenize(std::string const& path) {
+  constexpr std::string_view endings[] = {".meta.json", ".bin", ".idx"};
+  std::error_code ignored;
+  for (auto const ending : endings) {
+    if (!path.ends_with(ending)) continue;
+    auto const prefix = path.substr(0, path.size() - ending.size());
+    if (std::all_of(std::begin(endings), std::end(endings),
+                    [&](auto const other) { return fs::exists(prefix + std::string(other), ignored); }))
+      return "token files";
+  }
+  auto const folder = fs::path(path).parent_path();
+  if (folder.extension() != ".parts") return "";
+  std::ifstream plan(folder / "plan");
+  std::string line;
+  return std::getline(plan, line) && line.starts_with(parts_title) ? "parts of token files" : "";
 }
 
 [[noreturn]] void refuse(std::string expected, std::string found, std::string fix) {
@@ -48,8 +71,9 @@ std::vector<CorpusFile> find_corpus(std::vector<std::string> const& paths, std::
   std::vector<CorpusFile> out;
   for (auto const& file : found) {
     bool const lines = is_json(file.path);
-    if (auto const why = lines ? std::string() : why_not_text_file(file.path, compression_of(file.path));
-        !why.empty()) {
+    auto why = made_by_tokenize(file.path);
+    if (why.empty() && !lines) why = why_not_text_file(file.path, compression_of(file.path));
+    if (!why.empty()) {
       if (std::find(paths.begin(), paths.end(), file.path) != paths.end())
         refuse("text, in UTF-8 or another 8-bit encoding", file.path + ": " + why,
                "leave the file out, or make text of it first");

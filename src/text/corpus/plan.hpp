@@ -26,9 +26,12 @@ struct Segment {
 /// A part: the segments that are tokenized as one.
 using CorpusPart = std::vector<Segment>;
 
-/// Lists the files of a corpus. `left_out` gets a line for each file of a folder that is not text ("logo.png: a NUL at
-/// byte 9"). Throws base::Error (bad_input) as find_text_files does, for a file that is named itself and is not text,
-/// and when nothing else is left.
+/// The first words of the plan in a folder of parts.
+constexpr char const* parts_title = "p3d data tokenize, parts";
+
+/// Lists the files of a corpus. Token files and parts that p3d data tokenize made are no text. `left_out` gets a line
+/// for each file of a folder that is not text ("logo.png: a NUL at byte 9"). Throws base::Error (bad_input) as
+/// find_text_files does, for a file that is named itself and is not text, and when nothing else is left.
 std::vector<CorpusFile> find_corpus(std::vector<std::string> const& paths, std::vector<std::string>& left_out);
 /// Divides the files into parts of about the same size. `cuts`: a document may be divided (Tokenizer::cuts_at_lines).
 /// Compressed files are never divided.

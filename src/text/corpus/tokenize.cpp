@@ -113,7 +113,7 @@ void TokenizeJob::State::choose() {
 
 /// Writes the plan as lines of text, so that a person can see what the folder belongs to.
 void TokenizeJob::State::write_plan() {
-  plan = fmt::format("p3d data tokenize, parts of version 1\ntokenizer {:016x}\ntype {}\nend {}\nspecial {}\nkey {}\n",
+  plan = fmt::format("{} of version 1\ntokenizer {:016x}\ntype {}\nend {}\nspecial {}\nkey {}\n", parts_title,
                      tokenizer->hash(), static_cast<int>(part_options.type), part_options.end_of_document,
                      part_options.special, options.json_key);
   for (auto const& f : files) plan += fmt::format("file {} {} {}\n", f.bytes, f.changed, f.path);

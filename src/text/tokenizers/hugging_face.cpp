@@ -193,7 +193,8 @@ std::int32_t find_end(std::string const& path, std::vector<AddedToken> const& ad
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> read_hugging_face(std::string const& path, std::string const& text) {
+std::unique_ptr<Tokenizer> read_hugging_face(std::string const& path, std::string const& text,
+                                             std::optional<std::int32_t> known_end) {
   auto const json = parse_json(text, path);
   JsonObject const file(json, path, "");
   auto const* const model_json = file.find("model");
@@ -206,7 +207,7 @@ std::unique_ptr<Tokenizer> read_hugging_face(std::string const& path, std::strin
   bool const byte_level = pre_tokenizer.byte_level();
   auto bpe = read_model(model, byte_level);
   auto added = read_added(file, *model.find("vocab"));
-  auto const end = find_end(path, added, bpe.vocabulary);
+  auto const end = known_end ? *known_end : find_end(path, added, bpe.vocabulary);
   return make_bpe_tokenizer({.model = std::move(bpe),
                              .normalizer = Normalizer(part("normalizer"), path, "normalizer"),
                              .pre_tokenizer = std::move(pre_tokenizer),

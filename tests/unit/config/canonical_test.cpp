@@ -154,7 +154,8 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"data.format", {"text"}},
       {"data.path", {"[\"/a b\", '/c\"d']"}},
       {"data.source",
-       {std::string("[{path = '") + P3D_SOURCE_DIR + "/LICENSE', weight = 2}, {path = '/', weight = 0.5}]",
+       {std::string("[{path = '") + P3D_SOURCE_DIR + "/LICENSE', weight = 2}, {path = '" + P3D_SOURCE_DIR +
+            "/inputs', weight = 0.5}]",
         "data.format=text", "data.path=[]"}},
       {"data.tokenizer", {std::string(P3D_SOURCE_DIR) + "/tests/unit/text/tokenizers/gpt2.json"}},
       {"data.tokenizer_pattern",

@@ -165,6 +165,14 @@ TEST(ModelFamilies, Gemma3HasTwoBasesAndWeightsBesideOne) {
                               {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}};
   auto const scaled = read(newer).model;
   EXPECT_EQ(scaled.rope_local_theta, 1e4);
+  // The base of layers with a window has a default of its own.
+  newer["rope_parameters"]["sliding_attention"].erase("rope_theta");
+  EXPECT_EQ(read(newer).model, scaled);
+  EXPECT_EQ(read(with(newer, "rope_local_base_freq", 2e4)).model.rope_local_theta, 2e4);
+  newer["rope_parameters"].erase("sliding_attention");
+  EXPECT_EQ(read(newer).model, scaled);
+  refused_file(with(newer, "rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e6}}),
+               "rope_parameters of full_attention and sliding_attention");
   EXPECT_EQ(scaled.rope_scaling, RopeScaling::linear);
   EXPECT_EQ(scaled.rope_scaling_layers, (std::vector<std::int64_t>{0, 0, 0, 0, 0, 1}));
   EXPECT_EQ(read_hugging_face(write_hugging_face(scaled, "bfloat16", -1), "p").model, scaled);

@@ -149,6 +149,11 @@ TEST_F(TokenizerFile, EndOfDocument) {
   EXPECT_EQ(with("<|im_end|>"), 27);
   dir_.write("tokenizer_config.json", R"({"eos_token":"b"})");
   EXPECT_EQ(with("</s>"), 1);
+  constexpr std::int32_t stored = 5;
+  auto const bytes = text::read_tokenizer_file(tokenizer_file("llama2.json"));
+  EXPECT_EQ(text::parse_tokenizer(dir_ / "tokenizer.json", bytes, "", stored)->end_of_document(), stored)
+      << "bytes from elsewhere have nothing beside them";
+  EXPECT_EQ(text::parse_tokenizer(dir_ / "tokenizer.json", bytes, "", -1)->end_of_document(), -1);
   auto const path = dir_.write("tokenizer_config.json", R"({"eos_token":"<none>"})");
   test::expect_error([&] { with("</s>"); }, path + ": eos_token");
 }
