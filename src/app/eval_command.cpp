@@ -14,6 +14,7 @@
 #include <p3d/base/timer.hpp>
 #include <p3d/data/token_source.hpp>
 #include <p3d/text/text_files.hpp>
+#include <p3d/text/tokenize.hpp>
 
 #include <fmt/format.h>
 
@@ -58,9 +59,10 @@ std::vector<std::string> absolute(std::vector<std::string> const& texts) {
                 .fix = "give a longer text, or shorter windows: --seq-len"});
 }
 
-/// The bytes of all text files; an error names --file.
+/// The bytes of all text files; an error names --file. Warns of files that are no text.
 std::int64_t text_bytes(std::vector<std::string> const& paths) {
   try {
+    if (auto const note = text::note_about_binaries(paths, "--file"); !note.empty()) base::warn_root(note);
     return text::total_bytes(text::find_text_files(paths));
   } catch (base::Error const& e) {
     throw base::Error({.expected = e.text().expected,

@@ -28,6 +28,9 @@
 namespace p3d::app {
 namespace {
 
+/// A search for more takes minutes and gigabytes.
+constexpr std::uint64_t most_planned_ranks = 1U << 22;
+
 constexpr char const* plan_footer =
     "Examples:\n"
     "  p3d plan inputs/llama3-8b.toml --cluster inputs/clusters/dgx-h100.toml --ranks 64\n"
@@ -189,7 +192,7 @@ int plan_command(int argc, char** argv) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("N[,N...]")
-      ->check(count_from(1, most_ranks));
+      ->check(count_from(1, most_planned_ranks));
   app.add_option("--fix", fixed, "a key of the layout that keeps this value: parallel.tp=8")
       ->allow_extra_args(false)
       ->type_name("KEY=VALUE");

@@ -16,6 +16,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "internal.hpp"
@@ -64,12 +65,26 @@ Outcome const* first_failed(std::vector<Outcome> const& all) {
   return it == all.end() ? nullptr : &*it;
 }
 
-[[noreturn]] void throw_reported(std::int64_t code) {
-  throw base::ReportedError({.expected = "every rank to do its part",
-                             .found = "a rank that could not, and said why",
-                             .where = "",
-                             .fix = "see that rank's message"},
-                            static_cast<base::ExitCode>(code));
+/// The error of a rank that has said what failed. On every rank what() is the text of that rank.
+class SaidError : public base::ReportedError {
+public:
+  SaidError(std::string text, base::ExitCode code)
+      : ReportedError({.expected = "every rank to do its part",
+                       .found = "a rank that could not, and said why",
+                       .where = "",
+                       .fix = "see that rank's message"},
+                      code),
+        said_(std::move(text)) {}
+  char const* what() const noexcept override { return said_.c_str(); }
+
+private:
+  std::string said_;
+};
+
+/// Throws on every rank the error whose text rank `root` has. Collective.
+[[noreturn]] void throw_reported(Communicator& comm, std::string text, std::size_t root, std::int64_t code) {
+  broadcast_text(comm, text, static_cast<int>(root));
+  throw SaidError(std::move(text), static_cast<base::ExitCode>(code));
 }
 
 }  // namespace
@@ -91,22 +106,25 @@ void detail::agree(Communicator& comm, std::string_view phase, std::function<voi
   all[here] = own;
   comm.all_gather(&own, all.data(), words, Type::int64).wait();
   tell(all, here, phase, failure.text);
-  throw_reported(first_failed(all)->code);
+  auto const* const first = first_failed(all);
+  throw_reported(comm, failure.text, static_cast<std::size_t>(first - all.data()), first->code);
 }
 
 void agree_on_root(Communicator& comm, std::function<void()> const& work) {
   std::array<std::int64_t, 2> state{0, 0};  // failed, exit code
+  std::string text;
   if (comm.rank() == 0) {
     try {
       work();
     } catch (...) {
       auto const failure = base::current_failure();
       if (!failure.reported) base::error_once(failure.text);
+      text = failure.text;
       state = {1, static_cast<std::int64_t>(failure.code)};
     }
   }
   comm.broadcast(state.data(), 2, Type::int64, 0).wait();
-  if (state[0] != 0) throw_reported(state[1]);
+  if (state[0] != 0) throw_reported(comm, text, 0, state[1]);
 }
 
 int leave_together(std::function<int()> const& work) {

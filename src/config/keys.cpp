@@ -148,7 +148,8 @@ void add_context(std::vector<Key>& table) {
            "zigzag; with data.pack: striped");
   s.add("exchange", "string: auto | ring | gather | all_to_all, or a list [a, r]",
         "how attention brings the tokens together: keys and values go round, are gathered, or tokens are exchanged for "
-        "heads; [a, r]: all-to-all in groups of a neighbours, a ring over r groups; auto: what sends the fewest bytes",
+        "heads; [a, r]: all-to-all in groups of a neighbours, a ring over r groups; auto: the ring or [a, r] that "
+        "waits least",
         nullptr, read_exchange, [](Config const& config) {
           auto const& c = config.context;
           return c.exchange == ContextExchange::nested ? fmt::format("[{}, {}]", c.all_to_all, c.ring)

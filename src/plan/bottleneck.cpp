@@ -18,15 +18,17 @@ struct Words {
   std::string name, help;
 };
 
-Words words_of_messages(config::Axis axis) {
+Words words_of_messages(config::Axis axis, Setup const& setup) {
   auto name = fmt::format("communication over {}", config::name(axis));
   if (axis == config::Axis::dp)
     return {name, "more microbatches a step (batch.microbatches), or another comm.allreduce"};
-  if (axis == config::Axis::ep) return {name, "comm.overlap_experts = true, or a smaller parallel.ep"};
+  if (axis == config::Axis::ep)
+    return {name,
+            setup.overlaps_experts ? "a smaller parallel.ep" : "comm.overlap_experts = true, or a smaller parallel.ep"};
   return {name, fmt::format("a smaller parallel.{0}, or {0} first in parallel.order", config::name(axis))};
 }
 
-Words words_of(BottleneckFinding const& finding, bool recomputes) {
+Words words_of(BottleneckFinding const& finding, Setup const& setup) {
   switch (finding.what) {
     case Bottleneck::compute: break;
     case Bottleneck::pipeline_plan:
@@ -36,13 +38,15 @@ Words words_of(BottleneckFinding const& finding, bool recomputes) {
     case Bottleneck::slow_rank:
       return {"a slow rank",
               "other stages (pipeline.layers_per_stage) or another node; run.trace = true shows which rank it is"};
-    case Bottleneck::messages: return words_of_messages(finding.axis);
+    case Bottleneck::messages: return words_of_messages(finding.axis, setup);
     case Bottleneck::data: return {"data and other work of the host", "larger microbatches (batch.micro)"};
     case Bottleneck::disk: return {"checkpoints", "fewer of them (checkpoint.every)"};
     case Bottleneck::optimizer:
-      return {"the optimizer", "an update divided over replicas (memory.shard = \"optimizer\")"};
+      return {"the optimizer", setup.divides_update ? "more ranks, or more samples a step (batch.global)"
+                                                    : "an update divided over replicas (memory.shard = \"optimizer\")"};
   }
-  return {"compute", recomputes ? "more ranks, or memory.recompute = \"none\" where memory allows it" : "more ranks"};
+  return {"compute",
+          setup.recomputes ? "more ranks, or memory.recompute = \"none\" where memory allows it" : "more ranks"};
 }
 
 }  // namespace
@@ -70,8 +74,8 @@ BottleneckFinding find_bottleneck(TimeShares const& s) {
   return {Bottleneck::compute, std::max(0.0, 1.0 - by_plan - messages - s.data - s.disk - s.optimizer)};
 }
 
-std::string describe(BottleneckFinding const& f, bool recomputes) {
-  auto const words = words_of(f, recomputes);
+std::string describe(BottleneckFinding const& f, Setup const& setup) {
+  auto const words = words_of(f, setup);
   return fmt::format("{}, {:.1f} % of the time; what would help: {}", words.name, 100.0 * f.share, words.help);
 }
 

@@ -78,8 +78,11 @@ std::string bottleneck(engine::AnyTrainer& trainer, engine::PhaseTimes const& mi
                        double disk_s) {
   auto const shares = time_shares(trainer, mine, phases, disk_s);
   if (phases.mean.total() <= 0.0) return "";
-  bool const recomputes = plan::recompute_flops_per_step(trainer.config(), trainer.plan()) > 0.0;
-  return plan::describe(plan::find_bottleneck(shares), recomputes);
+  auto const& c = trainer.config();
+  plan::Setup const setup{.recomputes = plan::recompute_flops_per_step(c, trainer.plan()) > 0.0,
+                          .divides_update = c.memory.shard != config::Shard::none || c.parallel.dp * c.parallel.cp == 1,
+                          .overlaps_experts = c.comm.overlap_experts};
+  return plan::describe(plan::find_bottleneck(shares), setup);
 }
 
 }  // namespace p3d::report

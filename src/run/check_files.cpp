@@ -23,7 +23,7 @@ std::string note_about_data(config::Config const& c) {
   if (c.data.format != config::DataFormat::text) return text::note_about_ends(c);
   auto paths = c.data.path;
   for (auto const& source : c.data.source) paths.push_back(source.path);
-  return text::note_about_binaries(paths);
+  return text::note_about_binaries(paths, c.data.source.empty() ? "data.path" : "data.source");
 }
 
 std::string note_about_tokenizer(config::Config const& c, text::Tokenizer const& tokenizer) {

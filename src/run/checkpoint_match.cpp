@@ -43,7 +43,8 @@ enum class Weight { ignored, noted, forbidden };
 /// compared themselves.)
 bool is_unused(std::string const& key, config::Model const& m) {
   bool const rope = m.position == config::Position::rope;
-  if (key == "model.rope_theta" || key == "model.rope_layers") return !rope;
+  if (!rope && key.starts_with("model.rope_")) return true;
+  if (key.starts_with("model.swiglu_")) return m.activation != config::Activation::swiglu_clamped;
   if (key == "model.rope_scaling_factor") return m.rope_scaling == config::RopeScaling::none;
   if (key == "model.rope_low_freq_factor" || key == "model.rope_high_freq_factor")
     return m.rope_scaling != config::RopeScaling::llama3;

@@ -98,13 +98,17 @@ io::CheckpointHeader restore(engine::AnyTrainer& trainer, std::string const& pat
   auto const file = io::read_checkpoint(world, path);
   auto const differences = compare(file.header, c, load, trainer.source().hash(), tokenizer);
   if (!differences.forbidden.empty()) {
+    bool const other_model =
+        std::ranges::any_of(differences.forbidden, [](auto const& line) { return line.starts_with("model."); });
     base::refuse(
         {.expected = all ? "a checkpoint of this model, data and precision" : "a checkpoint of this model",
          .found = fmt::format("{} difference(s):{}", differences.forbidden.size(), list(differences.forbidden)),
          .where = path,
-         .fix = all ? "undo the changes in the input, name another file (checkpoint.resume), or take only its weights "
-                      "(checkpoint.load = \"weights\")"
-                    : "give [model] the values of the checkpoint (p3d checkpoint show FILE)"});
+         .fix = !all ? "give [model] the values of the checkpoint (p3d checkpoint show FILE)"
+                : other_model
+                    ? "undo the changes in the input, or name another file (checkpoint.resume)"
+                    : "undo the changes in the input, name another file (checkpoint.resume), or take only its "
+                      "weights (checkpoint.load = \"weights\")"});
   }
   auto optimizer = c.optimizer_with_versions();
   // A file of a run whose gradients were late by other updates has other versions: the newest is a start for all.

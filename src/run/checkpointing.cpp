@@ -175,14 +175,14 @@ void Checkpointing::after_step(engine::StepResult const& result) {
   }
   bool const stop = time_is_up(result);
   bool const by_time = result.votes == vote_period || result.votes == vote_period + vote_deadline;
-  if (options_.on() && !stop && !failed_ && (by_time || is_due(result.step))) start_writing();
+  if (options_.on() && !stop && !failed() && (by_time || is_due(result.step))) start_writing();
 }
 
 void Checkpointing::start_writing() {
   finish();  // one checkpoint at a time: the disk is slower than checkpoint.every
   auto const& c = trainer_->config();
   auto const step = trainer_->steps_done();
-  if (step == saved_step_ || failed_) return;
+  if (step == saved_step_ || failed()) return;
   trainer_->require_finite_weights();
   since_last_.reset();
   auto header =
@@ -215,10 +215,10 @@ bool Checkpointing::saved_file_is_there() {
 bool Checkpointing::save_and_wait() {
   if (!options_.on()) return true;
   finish();
-  if (!failed_ && saved_step_ == trainer_->steps_done() && wrote_ && !saved_file_is_there()) saved_step_ = -1;
-  if (!failed_ && saved_step_ != trainer_->steps_done() && given_up_step_ != trainer_->steps_done()) start_writing();
+  if (!failed() && saved_step_ == trainer_->steps_done() && wrote_ && !saved_file_is_there()) saved_step_ = -1;
+  if (!failed() && saved_step_ != trainer_->steps_done() && given_up_step_ != trainer_->steps_done()) start_writing();
   finish();
-  return !failed_;
+  return !failed();
 }
 
 std::string Checkpointing::not_saved() const {
@@ -234,11 +234,10 @@ void Checkpointing::report(io::WriteResult const& r) {
   if (r.error) {
     given_up_step_ = r.step;
     auto text = *r.error;
-    text.fix += saved_step_ > 0 ? fmt::format("; the checkpoint of step {} is intact", saved_step_)
-                                : "; older checkpoints are intact";
+    if (saved_step_ > 0) text.fix += fmt::format("; the checkpoint of step {} is intact", saved_step_);
     if (options_.on_error == config::OnError::stop) {
-      failed_ = true;
-      base::error_once("no checkpoint of step " + std::to_string(r.step) + "\n" + base::format(text));
+      failure_ = "no checkpoint of step " + std::to_string(r.step) + "\n" + base::format(text);
+      base::error_once(failure_);
       return;
     }
     base::warn_root(

@@ -138,12 +138,12 @@ bool row_lacks_evaluation(std::optional<RunFiles> const& files, comm::Communicat
 }
 
 /// Prints an error and returns false when rows of metrics.csv could not be written. Collective.
-bool history_is_complete(std::optional<RunFiles>& files, comm::Communicator& world) {
+bool history_is_complete(std::optional<RunFiles>& files, std::string& reason, comm::Communicator& world) {
   std::int64_t complete = 1;
   if (files) {
     std::string why;
     io::apart([&] { why = files->missing(); });
-    if (!why.empty()) base::error_once("rows of the run's history are missing\n" + why);
+    if (!why.empty()) base::error_once(reason = "rows of the run's history are missing\n" + why);
     complete = why.empty() ? 1 : 0;
   }
   world.broadcast(&complete, 1, comm::Type::int64, 0).wait();
@@ -257,6 +257,10 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   std::optional<double> eval_loss;
   std::int64_t done = first_step;
   bool stopped = false;
+  auto const failed = [&summary](base::ExitCode code, std::string const& text) {
+    summary.reason = text;
+    return code;
+  };
   std::vector<double> step_seconds;
   double in_steps = 0.0, on_disk = 0.0;
   auto const evaluate = [&] {
@@ -335,10 +339,10 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
       base::log_root(fmt::format("  {:<22}{:>7} {:>11} {:>11} {:>11}\n{}", "timers, ms a step", "calls", "least",
                                  "mean", "most", lines));
     }
-    if (checkpoints.failed()) return base::ExitCode::checkpoint_failed;
+    if (checkpoints.failed()) return failed(base::ExitCode::checkpoint_failed, checkpoints.failure());
   }
   if (!c.checkpoint.on() && done > first_step) trainer.require_finite_weights();
-  if (!checkpoints.save_and_wait()) return base::ExitCode::checkpoint_failed;
+  if (!checkpoints.save_and_wait()) return failed(base::ExitCode::checkpoint_failed, checkpoints.failure());
   bool const saved = checkpoints.up_to_date();
   double const memory_now = memory_of_all(world);
   auto const traced = tracing.finish();
@@ -391,7 +395,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   }
   base::log_root(fmt::format("Written: {0}/metrics.csv, {1}{0}/resolved.toml", c.run.output_dir,
                              c.model.moe.on() ? c.run.output_dir + "/experts.csv, " : ""));
-  bool const complete = history_is_complete(files, world);
+  bool const complete = history_is_complete(files, summary.reason, world);
   auto const code = exit_code_of(c, stopped, saved, complete);
   if (stopped && collectives::all_reduce(world, data.found_bad() ? 1.0 : 0.0) > 0.0) {
     base::log_root(fmt::format(
@@ -404,15 +408,19 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     base::log_root(fmt::format("Stopped by a signal or run.time_limit after step {} of {} (exit code {}){}", done,
                                c.run.steps, static_cast<int>(code), how_to_go_on(c, saved)));
   }
-  if (code == base::ExitCode::checkpoint_failed) base::error_once(checkpoints.not_saved());
+  if (code == base::ExitCode::checkpoint_failed) {
+    base::error_once(checkpoints.not_saved());
+    return failed(code, checkpoints.not_saved());
+  }
   if (code == base::ExitCode::ok && eval_loss && !std::isfinite(*eval_loss)) {
-    base::error_once("the last validation loss is not finite, though all weights are: activations overflow\n" +
-                     base::format({.expected = "a finite validation loss",
-                                   .found = fmt::format("{} after step {}", *eval_loss, done),
-                                   .where = c.run.output_dir + "/metrics.csv",
-                                   .fix = "go on from an older checkpoint with a lower optimizer.lr, or evaluate with "
-                                          "another run.precision"}));
-    return base::ExitCode::not_finite;
+    auto const text = "the last validation loss is not finite, though all weights are: activations overflow\n" +
+                      base::format({.expected = "a finite validation loss",
+                                    .found = fmt::format("{} after step {}", *eval_loss, done),
+                                    .where = c.run.output_dir + "/metrics.csv",
+                                    .fix = "go on from an older checkpoint with a lower optimizer.lr, or evaluate with "
+                                           "another run.precision"});
+    base::error_once(text);
+    return failed(base::ExitCode::not_finite, text);
   }
   return code;
 }

@@ -38,6 +38,7 @@ void SummaryFile::begin(std::int64_t first_step) {
   auto const older = earlier(path_, first_step);
   if (first_step >= contents_.steps && !older.starts.empty() && older.state() == plan::RunState::finished) return;
   begun_ = true;
+  contents_.reason.clear();
   auto& now = contents_.starts.back();
   now.first_step = now.last_step = first_step;
   contents_.starts.insert(contents_.starts.begin(), older.starts.begin(), older.starts.end());
@@ -47,7 +48,7 @@ void SummaryFile::begin(std::int64_t first_step) {
 base::ExitCode SummaryFile::keep(std::function<base::ExitCode()> const& train) {
   try {
     auto const code = train();
-    end(code, "");
+    end(code, code == base::ExitCode::ok ? "" : contents_.reason);
     return code;
   } catch (...) {
     auto const failure = base::current_failure();

@@ -180,7 +180,7 @@ class Tokenize(AppTest):
         (self.folder / "bytes.toml").write_text('[model]\nseq_len = 16\n[data]\npath = "corpus"\n')
         code, out, err = p3d("--check", "bytes.toml", folder=self.folder)
         self.assertEqual((code, err), (0, ""), out)
-        self.assertRegex(out, r"data.path: 2 of 4 files are no text, and trained on .* \(\S*corpus/b.jsonl.gz: ")
+        self.assertRegex(out, r"data.path: 3 of 4 files are no text, and read as it is .* \(\S*corpus/a.jsonl: lines")
 
     def test_help_lists_it(self):
         code, out, _ = p3d("data", "--help", folder=self.folder)

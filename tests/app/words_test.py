@@ -158,6 +158,10 @@ class Text(Words):
     def test_eval_of_a_run_on_synthetic_data(self):
         file = self.train("data.split=0.01", "run.eval_batches=3")
         trained = float(self.metrics()[-1]["eval_loss"])
+        (self.folder / "docs.jsonl").write_text('{"text": "some words"}\n' * 9)
+        run = self.words("eval", file, "--file", "docs.jsonl")
+        self.assertEqual(run.code, 0, run.out + run.err)
+        self.assertIn("--file: 1 of 1 file is no text, and read as it is all the same (", run.err)
         for ranks in (0, 2):
             run = self.words("eval", file, "--progress=0", ranks=ranks)
             self.assertEqual((run.code, run.err), (0, ""), run.out)

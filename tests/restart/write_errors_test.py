@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that cannot be written while a run goes on: the error is told once, and what can be saved is saved."""
+import json
 import pathlib
 import resource
 import shutil
@@ -66,6 +67,9 @@ class WriteErrors(unittest.TestCase):
         self.assertEqual(code, 1, out + err)
         self.assertIn("rows of the run's history are missing", err)
 
+    def reason(self):
+        return json.loads((self.folder / "run/summary.json").read_text())["reason"]
+
     def test_a_limit_on_the_size_of_files(self):
         run = restarts.start(self.folder, 0, *KEYS, "run.steps=1000000", "checkpoint.every=20")
         self.addCleanup(lambda: (run.kill(), run.wait()))
@@ -79,6 +83,7 @@ class WriteErrors(unittest.TestCase):
         self.assertEqual(code, 5, out + err)
         self.assertRegex(err, r"no checkpoint of step \d+0\n")
         self.assertRegex(err, "found: +File too large")
+        self.assertIn("File too large", self.reason())
         self.assertEqual(list((self.folder / "run/checkpoints").glob("*.part")), [])
 
     def test_the_last_checkpoint_alone(self):
@@ -90,6 +95,7 @@ class WriteErrors(unittest.TestCase):
         self.assertIn("Finished 8 steps", out)
         self.assertEqual(err.count("p3d stops:\nthe last checkpoint could not be written"), 1, err)
         self.assertRegex(err, "found: +the newest is of step 4\n")
+        self.assertIn("the newest is of step 4", self.reason())
         self.verified(4)
         # Stopped, and not saved: not "start again to go on from here".
         code, out, err = restarts.run(self.folder, 0, *keys, "run.steps=12", "checkpoint.every=end",

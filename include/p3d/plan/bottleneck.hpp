@@ -45,8 +45,14 @@ struct BottleneckFinding {
 /// compared. Example: dp 0.30 with a rank that computes 0.25 longer is a slow rank, 0.25; dp itself is 0.05.
 BottleneckFinding find_bottleneck(TimeShares const& shares);
 
+/// The part of the input that decides which change can still help.
+struct Setup {
+  bool recomputes = false;        ///< backward passes compute activations again
+  bool divides_update = true;     ///< memory.shard divides it, or nothing can: there is one replica
+  bool overlaps_experts = false;  ///< comm.overlap_experts is set, or cannot be
+};
+
 /// One line: "pipeline wait by plan, 31.2 % of the time; what would help: more microbatches (batch.microbatches) ...".
-/// `recomputes`: whether backward passes compute activations again, so that less of that would help compute.
-std::string describe(BottleneckFinding const& finding, bool recomputes);
+std::string describe(BottleneckFinding const& finding, Setup const& setup);
 
 }  // namespace p3d::plan

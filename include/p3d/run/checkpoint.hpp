@@ -115,7 +115,9 @@ public:
   std::string not_saved() const;
   /// True when a checkpoint could not be written and checkpoint.on_error is "stop"; the error is printed by then. The
   /// same on every rank.
-  bool failed() const { return failed_; }
+  bool failed() const { return !failure_.empty(); }
+  /// The text of that error; "" without one.
+  std::string const& failure() const { return failure_; }
   /// One line about the memory and the times of checkpoints, for the log.
   std::string describe() const;
 
@@ -144,7 +146,7 @@ private:
   std::int64_t saved_step_ = -1;                  ///< step of the newest valid file, or of the start; -1: none
   std::int64_t given_up_step_ = -1;               ///< step whose checkpoint could not be written; -1: none
   bool wrote_ = false;                            ///< this run wrote the file of saved_step_
-  bool failed_ = false;
+  std::string failure_;                           ///< text of the error that ends the run
 };
 
 }  // namespace p3d::run

@@ -29,9 +29,9 @@ struct TokenizeOptions {
   bool special = false;                ///< special tokens in text become their ids
 };
 
-/// A note about text files whose bytes a run trains on (data.format = "text") and which are not text, or "". Throws as
-/// find_text_files does.
-std::string note_about_binaries(std::vector<std::string> const& paths);
+/// A note about files whose bytes are read as a text (data.format = "text", p3d eval --file) and which are compressed,
+/// lines of JSON or no text at all, or "". `key` names the paths. Throws as find_text_files does.
+std::string note_about_binaries(std::vector<std::string> const& paths, char const* key);
 
 /// Counts of a finished dataset.
 struct TokenizeSummary {

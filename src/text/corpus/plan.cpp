@@ -90,18 +90,19 @@ std::vector<CorpusFile> find_corpus(std::vector<std::string> const& paths, std::
   return out;
 }
 
-std::string note_about_binaries(std::vector<std::string> const& paths) {
+std::string note_about_binaries(std::vector<std::string> const& paths, char const* key) {
   auto const files = find_text_files(paths);
   std::int64_t binaries = 0;
   std::string first;
   for (auto const& file : files) {
-    // A run reads the file as it is, not decompressed.
-    auto const why = why_not_text_file(file.path, Compression::none);
+    // The file is read as it is, not decompressed, and not document by document.
+    bool const lines = file.path.ends_with(".jsonl") || file.path.ends_with(".ndjson");
+    auto const why = lines ? "lines of JSON" : why_not_text_file(file.path, Compression::none);
     if (why.empty()) continue;
     if (binaries++ == 0) first = file.path + ": " + why;
   }
   if (binaries == 0) return "";
-  return fmt::format("data.path: {} of {} {} no text, and trained on byte by byte all the same ({})", binaries,
+  return fmt::format("{}: {} of {} {} no text, and read as it is all the same ({})", key, binaries,
                      base::counted(std::ssize(files), "file"), binaries == 1 ? "is" : "are", first);
 }
 

@@ -50,19 +50,28 @@ TEST(Bottleneck, TwelveMadeUpRuns) {
   };
   for (auto const& c : cases) {
     auto const found = plan::find_bottleneck(c.shares);
-    auto const text = plan::describe(found, true);
+    auto const text = plan::describe(found, {.recomputes = true, .divides_update = false});
     EXPECT_EQ(found.what, c.what) << text;
     EXPECT_NEAR(found.share, c.share, 1e-12) << text;
     EXPECT_NE(text.find(c.key), std::string::npos) << text;
   }
 }
 
+TEST(Bottleneck, WhatIsSetAlreadyDoesNotHelp) {
+  auto const experts = plan::find_bottleneck(with({}, Axis::ep, 0.5));
+  EXPECT_NE(plan::describe(experts, {}).find("comm.overlap_experts"), std::string::npos);
+  EXPECT_EQ(plan::describe(experts, {.overlaps_experts = true}).find("comm.overlap_experts"), std::string::npos);
+  auto const optimizer = plan::find_bottleneck({.optimizer = 0.5});
+  EXPECT_NE(plan::describe(optimizer, {.divides_update = false}).find("memory.shard"), std::string::npos);
+  EXPECT_EQ(plan::describe(optimizer, {.divides_update = true}).find("memory.shard"), std::string::npos);
+}
+
 TEST(Bottleneck, ElseItIsCompute) {
   auto const found = plan::find_bottleneck(with({.data = 0.01, .optimizer = 0.04}, Axis::tp, 0.04));
   EXPECT_EQ(found.what, Bottleneck::compute);
   EXPECT_NEAR(found.share, 0.91, 1e-12);
-  EXPECT_EQ(plan::describe(found, false), "compute, 91.0 % of the time; what would help: more ranks");
-  EXPECT_EQ(plan::describe(found, true),
+  EXPECT_EQ(plan::describe(found, {}), "compute, 91.0 % of the time; what would help: more ranks");
+  EXPECT_EQ(plan::describe(found, {.recomputes = true}),
             "compute, 91.0 % of the time; what would help: more ranks, or memory.recompute = \"none\" where memory "
             "allows it");
   EXPECT_EQ(plan::find_bottleneck({.slow_rank = 0.5}).what, Bottleneck::compute) << "nobody waits for that rank";
