@@ -123,6 +123,11 @@ void Executor::run(schedule::Stream const& stream, bool another_follows, std::in
   auto const& parts = !begun ? stream.first : another_follows ? stream.middle : stream.last;
   auto const& part = parts[static_cast<std::size_t>(pipeline_->rank())];
   auto const actions = slot_names_.apply(stream.steps, part, begun);
+  // A list numbers microbatches from its own step on: those that the list before it began have smaller numbers now.
+  std::map<std::pair<int, int>, int> carried;
+  for (auto const& [place, slot] : slot_of_)
+    if (begun && place.second >= stream.microbatches) carried[{place.first, place.second - stream.microbatches}] = slot;
+  slot_of_ = std::move(carried);
   run.actions = &actions;
   run.details = &details(stream.steps, part.actions);
   run.microbatches = stream.microbatches;

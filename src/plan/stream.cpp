@@ -95,7 +95,9 @@ StreamPlan plan_stream(config::Config const& c, PipelinePlan const& pipeline, sc
   if (cause.empty() && forwards > schedule::most_forwards)
     cause =
         fmt::format("its size: {} steps have {} forwards, more than {}", num_steps, forwards, schedule::most_forwards);
-  if (cause.empty() && c.model.tied_embeddings && pipeline.stages.shares_tied())
+  auto const& stages = pipeline.stages;
+  if (cause.empty() && c.model.tied_embeddings &&
+      stages.pipeline_rank(0) == stages.pipeline_rank(stages.num_stages() - 1))
     cause = fmt::format("pipeline.schedule = \"{}\": one rank has both ends of a tied embedding", pipeline.schedule);
   StreamPlan out;
   if (cause.empty()) {

@@ -34,7 +34,8 @@ std::vector<Keys> streams(int ranks) {
        {"parallel.pp=2 pipeline.schedule=1f1b",
         "parallel.pp=2 batch.micro=4 pipeline.lookahead=0 model.tied_embeddings=true",
         "parallel.pp=2 pipeline.schedule=zb_h1 memory.recompute=full",
-        "parallel.pp=2 pipeline.schedule=interleaved_1f1b pipeline.virtual_stages=2 model.tied_embeddings=true"}},
+        "parallel.pp=2 pipeline.schedule=interleaved_1f1b pipeline.virtual_stages=2 model.tied_embeddings=true",
+        "parallel.pp=2 pipeline.schedule=v_min"}},
       {4,
        {"parallel.pp=4 pipeline.schedule=1f1b model.tied_embeddings=true",
         "parallel.pp=4 pipeline.schedule=zb_h1 batch.micro=2",
@@ -235,7 +236,10 @@ TEST_F(Delay, WithoutAFlushLossesAreThoseOfTheRing) {
 // A flush changes no bit, wherever it comes.
 TEST_F(Delay, FlushChangesNoBit) {
   auto const compare = [&]<class P>(P, Keys const& more) {
-    for (auto const& layout : streams(world.size())) {
+    auto all = streams(world.size());
+    // An odd number of microbatches: their slots change from step to step.
+    if (world.size() == 2) all.push_back(test::joined({all.back(), Keys{"batch.global=5"}}));
+    for (auto const& layout : all) {
       SCOPED_TRACE(fmt::format("{} {}", fmt::join(layout, " "), fmt::join(more, " ")));
       expect_flush_changes_no_bit<P>(make_config(test::joined({layout, more}), world.size()), world, 9, 4);
     }

@@ -44,6 +44,11 @@ TEST(PlanStream, NamesWhatMakesThePipelineEmpty) {
            {"targets that do not count", [](auto& c) { c.batch.variable = true; }},
            {"run.trace", [](auto& c) { c.run.trace = true; }},
            {"its size", [](auto& c) { c.batch.microbatches = 300000; }},
+           {"\"v_min\": one rank has both ends of a tied embedding",
+            [](auto& c) {
+              c.pipeline.schedule = "v_min";
+              c.model.tied_embeddings = true;
+            }},
            {"pipeline.p2p", [](auto& c) { c.pipeline.p2p = config::P2p::ring; }},
            {"timers.barrier", [](auto& c) { c.timers.barrier = true; }},
            {"optimizer.delay above 1", [](auto& c) { c.optimizer.delay = 2; }},
