@@ -49,6 +49,9 @@ json parse_json(std::string_view text, std::string const& where) {
                     where);
     return true;
   };
+  // The parser takes a NUL for the end of its input.
+  if (auto const at = text.find('\0'); at != std::string_view::npos)
+    throw refused("JSON", fmt::format("a NUL at byte {}", at + 1), where);
   try {
     return json::parse(text.begin(), text.end(), watch);
   } catch (json::parse_error const& e) {

@@ -83,6 +83,8 @@ private:
 }  // namespace
 
 std::string read_json_text(std::string_view line, std::string const& key, std::string& text) {
+  // The parser takes a NUL for the end of its input.
+  if (auto const at = line.find('\0'); at != std::string_view::npos) return fmt::format("a NUL at byte {}", at + 1);
   Reader reader(key, text);
   Json::sax_parse(line.begin(), line.end(), &reader);
   return reader.verdict();

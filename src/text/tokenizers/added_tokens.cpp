@@ -76,14 +76,15 @@ void AddedTokens::split(std::string_view text, bool special, std::function<void(
     }
     auto const& t = tokens_[found->token];
     auto begin = at, end = at + found->text.size();
-    at = end;  // in any case, no other token begins inside
+    at = end;  // no other token begins inside; one may in white space that rstrip takes, as in the Rust library
     if ((t.special && !special) || (t.single_word && !alone(text, begin, end))) continue;
     if (t.lstrip) {
-      while (begin > done) {
+      while (begin > 0) {
         auto const c = utf8_before(text, begin);
         if (!is_space(c.code)) break;
         begin -= c.bytes;
       }
+      begin = std::max(begin, done);
     }
     if (t.rstrip) {
       while (end < text.size()) {
@@ -93,9 +94,8 @@ void AddedTokens::split(std::string_view text, bool special, std::function<void(
       }
     }
     if (done < begin) plain(text.substr(done, begin - done));
-    token(t.id);
+    if (begin < end) token(t.id);
     done = end;
-    at = std::max(at, end);
   }
   if (done < text.size()) plain(text.substr(done));
 }

@@ -29,9 +29,13 @@ public:
       size_ = std::max(size_, t.id + 1);
       added_.emplace(t.content, t.id);
       content_.emplace(t.id, t.content);
+      auto const text = t.normalized ? p_.normalizer(t.content) : t.content;
       (t.normalized ? normalized : raw).push_back(t);
-      (t.normalized ? normalized_text : raw_text).push_back(t.normalized ? p_.normalizer(t.content) : t.content);
-      cuts_at_lines_ = cuts_at_lines_ && t.content.find('\n') == std::string::npos;
+      (t.normalized ? normalized_text : raw_text).push_back(text);
+      // A token that takes the white space before it takes the line end, too.
+      bool const crosses = t.content.find('\n') != std::string::npos ||
+                           (t.lstrip && (begins_with_letter(t.content) || begins_with_letter(text)));
+      cuts_at_lines_ = cuts_at_lines_ && !crosses;
     }
     raw_ = AddedTokens(std::move(raw), raw_text);
     normalized_ = AddedTokens(std::move(normalized), normalized_text);
@@ -83,6 +87,10 @@ public:
   }
 
 private:
+  static bool begins_with_letter(std::string_view text) {
+    return !text.empty() && ((text[0] >= 'a' && text[0] <= 'z') || (text[0] >= 'A' && text[0] <= 'Z'));
+  }
+
   static constexpr std::size_t largest_text = std::size_t{1} << 31;
 
   /// Encodes text between added tokens. Bytes that are not UTF-8 are read as U+FFFD; byte-level tokens get the bytes

@@ -7,6 +7,7 @@
 #include "text/tokenizers/json_read.hpp"
 #include "text/tokenizers/normalizer.hpp"
 #include "text/tokenizers/refuse.hpp"
+#include "text/tokenizers/utf8.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -36,6 +37,9 @@ void Decoder::add(Json const& json, bool byte_level, std::string const& file, st
     fused_ = true;
   } else if (type == "ByteLevel" && byte_level) {
     return;
+  } else if (!fused_ && !each_.empty() && each_.back().kind == Kind::byte_fallback) {
+    // The library joins the bytes of a character first; here each token is decoded by itself.
+    lacks(file, place, fmt::format("the decoder \"{}\" behind \"ByteFallback\" without \"Fuse\" between", type));
   } else if (byte_level) {
     lacks(file, place, fmt::format("the decoder \"{}\" with the pre-tokenizer \"ByteLevel\"", type));
   } else if (type == "Replace") {
@@ -61,7 +65,13 @@ void Decoder::add(Json const& json, bool byte_level, std::string const& file, st
 
 void Decoder::apply(Step const& step, bool first, std::string& text) {
   switch (step.kind) {
-    case Kind::replace: text = replace_all(step.pattern.front(), text, step.content); return;
+    case Kind::replace: {
+      std::string valid;
+      std::vector<Replaced> ignored;
+      replace_invalid(text, valid, ignored);
+      text = replace_all(step.pattern.front(), valid, step.content);
+      return;
+    }
     // A token such as "<0x0A>" stands for the byte 0x0A, and any other one for itself.
     case Kind::byte_fallback: {
       unsigned byte = 0;
@@ -111,13 +121,7 @@ void Decoder::token(std::string_view token, bool first, std::string& out) const 
 }
 
 void Decoder::finish(std::string& text) const {
-  for (auto const& step : whole_) {
-    if (step.kind != Kind::replace) {
-      apply(step, true, text);
-      continue;
-    }
-    text = replace_all(step.pattern.front(), text, step.content);
-  }
+  for (auto const& step : whole_) apply(step, true, text);
 }
 
 }  // namespace p3d::text

@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -162,6 +163,18 @@ std::vector<AddedToken> read_added(JsonObject const& file, Json const& vocab) {
   return out;
 }
 
+/// Stops where the normalizer makes added tokens alike: the library chooses one of them by chance.
+void require_different(std::vector<AddedToken> const& added, Normalizer const& normalizer, std::string const& path) {
+  std::map<std::string, std::int32_t> seen;
+  for (auto const& token : added) {
+    if (!token.normalized) continue;
+    auto const [other, is_new] = seen.emplace(normalizer(token.content), token.id);
+    if (!is_new)
+      lacks(path, "added_tokens",
+            fmt::format("tokens that the normalizer makes alike, {} and {}", other->second, token.id));
+  }
+}
+
 /// Finds the token that ends a document: the one that tokenizer_config.json beside the file names, or else one of the
 /// usual names.
 std::int32_t find_end(std::string const& path, std::vector<AddedToken> const& added, Vocabulary const& vocabulary) {
@@ -205,11 +218,15 @@ std::unique_ptr<Tokenizer> read_hugging_face(std::string const& path, std::strin
     lacks(path, "model.type", fmt::format("the model \"{}\"", *type));
   PreTokenizer pre_tokenizer(part("pre_tokenizer"), path, "pre_tokenizer");
   bool const byte_level = pre_tokenizer.byte_level();
+  if (pre_tokenizer.first_is_by_place() && !part("normalizer").is_null())
+    lacks(path, "pre_tokenizer", "the scheme \"first\" behind another step, with a normalizer");
   auto bpe = read_model(model, byte_level);
   auto added = read_added(file, *model.find("vocab"));
+  Normalizer normalizer(part("normalizer"), path, "normalizer");
+  require_different(added, normalizer, path);
   auto const end = known_end ? *known_end : find_end(path, added, bpe.vocabulary);
   return make_bpe_tokenizer({.model = std::move(bpe),
-                             .normalizer = Normalizer(part("normalizer"), path, "normalizer"),
+                             .normalizer = std::move(normalizer),
                              .pre_tokenizer = std::move(pre_tokenizer),
                              .decoder = Decoder(part("decoder"), byte_level, path, "decoder"),
                              .added = std::move(added),

@@ -14,6 +14,9 @@
 namespace p3d::text {
 
 Json parse_json(std::string const& text, std::string const& path) {
+  // The parser takes a NUL for the end of its input.
+  if (auto const at = text.find('\0'); at != std::string::npos)
+    bad_tokenizer("a file in JSON", fmt::format("a NUL at byte {}", at + 1), path);
   try {
     return Json::parse(text);
   } catch (Json::exception const& e) {

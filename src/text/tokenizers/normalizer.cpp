@@ -15,6 +15,7 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <memory>
 #include <stdexcept>
@@ -52,6 +53,46 @@ void map(std::string_view text, utf8proc_option_t options, std::string& out) {
   out.append(reinterpret_cast<char const*>(result), static_cast<std::size_t>(bytes));
 }
 
+/// A range of code points, both ends included.
+struct CodeRange {
+  char32_t first, last;
+};
+
+// Hugging Face's tokenizers have the normal forms of Unicode 9. These characters decompose since a later version, or
+// are marks since then, which the library takes for characters like others. Found by comparing all characters, alone
+// and among marks, with tokenizers 0.23.3.
+constexpr std::array<CodeRange, 41> newer_than_unicode_9{
+    {{0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},
+     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x1715, 0x1715},   {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},
+     {0x32FF, 0x32FF},   {0xA7F2, 0xA7F4},   {0xA82C, 0xA82C},   {0xAB69, 0xAB69},   {0x10781, 0x10785},
+     {0x10787, 0x107B0}, {0x107B2, 0x107BA}, {0x10D24, 0x10D27}, {0x10EAB, 0x10EAC}, {0x10F46, 0x10F50},
+     {0x10F82, 0x10F85}, {0x11070, 0x11070}, {0x1133B, 0x1133B}, {0x1145E, 0x1145E}, {0x11839, 0x1183A},
+     {0x11938, 0x11938}, {0x1193D, 0x1193E}, {0x11943, 0x11943}, {0x119E0, 0x119E0}, {0x11A34, 0x11A34},
+     {0x11A47, 0x11A47}, {0x11A99, 0x11A99}, {0x11D42, 0x11D42}, {0x11D44, 0x11D45}, {0x11D97, 0x11D97},
+     {0x16FF0, 0x16FF1}, {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF}, {0x1F16C, 0x1F16C},
+     {0x1FBF0, 0x1FBF9}}};
+
+bool is_newer(char32_t c) {
+  auto const found = std::lower_bound(newer_than_unicode_9.begin(), newer_than_unicode_9.end(), c,
+                                      [](CodeRange const& range, char32_t code) { return range.last < code; });
+  return found != newer_than_unicode_9.end() && c >= found->first;
+}
+
+/// Appends a text in the form of utf8proc's options, but for newer characters, which stay and join with nothing.
+void map_known(std::string_view text, utf8proc_option_t options, std::string& out) {
+  std::size_t done = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    auto const c = utf8_at(text, at);
+    if (is_newer(c.code)) {
+      if (at > done) map(text.substr(done, at - done), options, out);
+      out.append(text.substr(at, c.bytes));
+      done = at + c.bytes;
+    }
+    at += c.bytes;
+  }
+  if (text.size() > done) map(text.substr(done), options, out);
+}
+
 /// Normalizes runs of characters that are not ASCII, each with the ASCII character before it. An ASCII character never
 /// joins with what is before it, so such a run is independent of the text around it.
 std::string normal_form(std::string_view text, utf8proc_option_t options, bool composed) {
@@ -68,7 +109,7 @@ std::string normal_form(std::string_view text, utf8proc_option_t options, bool c
     if (composed && all_composed(part))
       out.append(part);
     else if (!part.empty())
-      map(part, options, out);
+      map_known(part, options, out);
     at = end;
   }
   return out;
@@ -92,11 +133,12 @@ std::string lowercase(std::string_view text) {
 
 std::string replace_all(Regex const& pattern, std::string_view text, std::string_view content) {
   std::string out;
-  std::size_t at = 0, from = 0;
-  for (Regex::Match m; from <= text.size() && pattern.find(text, from, m);) {
+  std::size_t at = 0, from = 0, last_end = std::string_view::npos;
+  for (Regex::Match m; !text.empty() && from <= text.size() && pattern.find(text, from, m);) {
     out.append(text.substr(at, m.begin - at));
-    if (m.end > m.begin) out.append(content);
-    at = m.end;
+    // An empty match counts, but not where the match before it ends.
+    if (m.end > m.begin || m.begin != last_end) out.append(content);
+    at = last_end = m.end;
     from = m.end > m.begin ? m.end : m.end < text.size() ? m.end + utf8_at(text, m.end).bytes : text.size() + 1;
   }
   return out.append(text.substr(at));

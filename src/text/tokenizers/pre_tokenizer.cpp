@@ -88,6 +88,18 @@ void PreTokenizer::add(Json const& json, std::string const& file, std::string co
       lacks(file, object.where("prepend_scheme"), fmt::format("the scheme \"{}\"", scheme));
     step.prepend = scheme != "never";
     step.prepend_first = scheme == "first";
+    // The library asks for pieces that begin where the original text does: several, where a step before makes them.
+    if (step.prepend_first && !steps_.empty()) {
+      first_is_by_place_ = true;
+      for (auto const& before : steps_)
+        if (before.prefix_space || !before.metaspace.empty())
+          lacks(file, object.where("prepend_scheme"),
+                "the scheme \"first\" behind a step that puts something in front");
+    }
+    auto const* const prefix = object.find("add_prefix_space");
+    if (prefix != nullptr && *prefix == false && object.find("prepend_scheme") != nullptr && step.prepend)
+      bad_tokenizer("the scheme \"never\", as add_prefix_space is false", fmt::format("\"{}\"", scheme),
+                    object.where("prepend_scheme"));
     step.splits = object.flag("split", true);
     step.behavior = Behavior::merged_with_next;
     if (step.splits) step.pattern.emplace_back(step.metaspace, RegexSyntax::literal, object.where("replacement"));
@@ -106,7 +118,7 @@ void PreTokenizer::cut(Step const& step, std::string_view text, Take&& take) {
     if (held_end > held) take(held, held_end);
   };
   auto const part = [&](std::size_t begin, std::size_t end, bool match) {
-    if (begin == end) return;
+    if (begin == end && step.behavior != Behavior::contiguous) return;
     match = match != step.invert;
     bool const some = held_end > held;
     bool join = false;
@@ -126,15 +138,16 @@ void PreTokenizer::cut(Step const& step, std::string_view text, Take&& take) {
     held_end = end;
     last = match;
   };
-  std::size_t done = 0, from = 0;
+  std::size_t done = 0, from = 0, last_end = std::string_view::npos;
   auto const& pattern = step.pattern.front();
   for (Regex::Match m; from < text.size() && pattern.find(text, from, m);) {
-    part(done, m.begin, false);
-    part(m.begin, m.end, true);
-    done = m.end;
+    if (m.begin > done) part(done, m.begin, false);
+    // An empty match keeps parts of one kind apart, but not where the match before it ends.
+    if (m.end > m.begin || m.begin != last_end) part(m.begin, m.end, true);
+    done = last_end = m.end;
     from = m.end > m.begin ? m.end : m.end < text.size() ? m.end + utf8_at(text, m.end).bytes : text.size();
   }
-  part(done, text.size(), false);
+  if (text.size() > done) part(done, text.size(), false);
   flush();
 }
 

@@ -37,6 +37,9 @@ public:
   void split(std::string_view text, bool first, Sink const& sink) const;
   /// True when the words are sequences of bytes, not of characters.
   bool byte_level() const { return byte_level_; }
+  /// True when the scheme "first" of a Metaspace asks for pieces that begin where the original text does, which are
+  /// known only where no normalizer has changed it.
+  bool first_is_by_place() const { return first_is_by_place_; }
   /// The property of Tokenizer::cuts_at_lines.
   bool cuts_at_lines() const { return cuts_at_lines_; }
 
@@ -62,6 +65,7 @@ private:
   std::vector<Step> steps_;
   bool byte_level_ = false;
   bool cuts_at_lines_ = false;
+  bool first_is_by_place_ = false;
 };
 
 }  // namespace p3d::text

@@ -86,6 +86,7 @@ TEST(Corpus, JsonTexts) {
   EXPECT_EQ(read(R"({"a":{"text":"no"},"text":"y\u00e9s\n","b":[1,{"text":2}]})"), "");
   EXPECT_EQ(text, "y\xc3\xa9s\n");
   EXPECT_EQ(read(R"({"Text":"x"})"), "no key \"text\"");
+  EXPECT_EQ(read(std::string(R"({"text":"x"})") + std::string(1, char{}) + R"({"text":"y"})"), "a NUL at byte 13");
   EXPECT_NE(read(R"({"text":5})").find("a number instead of a string"), std::string::npos);
   EXPECT_NE(read(R"(["text"])").find("an array instead of an object"), std::string::npos);
   EXPECT_NE(read(R"({"text":"x")").find("column 12"), std::string::npos) << read(R"({"text":"x")");

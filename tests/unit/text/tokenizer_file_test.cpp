@@ -136,6 +136,88 @@ TEST_F(TokenizerFile, AddedTokens) {
   EXPECT_EQ(make_tokenizer(path)->vocab_size(), 29);
 }
 
+// Numbers below are those of tokenizers 0.23.3 with the same descriptions.
+TEST_F(TokenizerFile, PatternsMeanWhatTheyMeanToOniguruma) {
+  auto const cut = [](std::string const& pattern, std::string const& behavior = "Isolated") {
+    return R"("pre_tokenizer":{"type":"Split","pattern":{"Regex":")" + pattern + R"("},"behavior":")" + behavior +
+           "\"}";
+  };
+  // U+3002 is written in several scripts and belongs to none.
+  auto const han = json(R"("\u6c49":27,"\u3002":28,"\u6c49\u3002":29)", R"("\u6c49 \u3002")", cut(R"([\\p{Han}]+)"));
+  EXPECT_EQ(encode(han, "\xe6\xb1\x89\xe3\x80\x82"), (Ids{27, 28}));
+  // A superscript belongs to a word, but not in a set.
+  auto const square = [&](std::string const& pattern) {
+    return encode(json(R"("\u00b2":27,"m\u00b2":28)", R"("m \u00b2")", cut(pattern)), "m\xc2\xb2");
+  };
+  EXPECT_EQ(square(R"(\\b)"), (Ids{28}));
+  EXPECT_EQ(square(R"(\\w+)"), (Ids{28}));
+  EXPECT_EQ(square(R"([\\w]+)"), (Ids{12, 27}));
+  EXPECT_EQ(square(R"(\\W)"), (Ids{28}));
+  EXPECT_EQ(encode(json("", "", cut("ax{,1}b", "Removed")), "axb"), (Ids{}));
+  EXPECT_EQ(encode(json(R"("\n":27)", "", cut(R"(\\v)", "Removed")), "a\nb\v"), (Ids{0, 27, 1}));
+  auto const lacks = [&](std::string const& pattern, std::string_view words) {
+    refused(json("", "", cut(pattern)), words);
+  };
+  lacks("[[:punct:]]", "[:punct:]");
+  lacks(R"(\\pL)", "\\p without braces");
+  lacks("x{2}?", "{n}?");
+  lacks(R"(\\xE4\\xB8)", "a byte that is no character");
+  lacks("(?i)best", "(?i) and \"st\"");
+  lacks(R"((?i)\u00df)", "several letters in another case");
+  lacks(R"(\\p{Alphabetic})", "pattern.Regex");
+  lacks(R"(\\Qa\\E)", "\\Q");
+}
+
+TEST_F(TokenizerFile, EmptyMatchesCount) {
+  auto const replaced = [&](std::string const& pattern, std::string_view text) {
+    return encode(json("", "", R"("normalizer":{"type":"Replace","pattern":)" + pattern + R"(,"content":"z"})"), text);
+  };
+  EXPECT_EQ(replaced(R"({"Regex":"^"})", "axxb"), (Ids{25, 0, 23, 23, 1}));
+  EXPECT_EQ(replaced(R"({"Regex":"x*"})", "axxb"), (Ids{25, 0, 25, 1, 25}));
+  EXPECT_EQ(replaced(R"({"Regex":"$"})", "axxb"), (Ids{0, 23, 23, 1, 25}));
+  EXPECT_EQ(replaced("{\"Regex\":\"(?=x)\"}", "axxb"), (Ids{0, 25, 23, 25, 23, 1}));
+  EXPECT_EQ(replaced(R"({"String":""})", "ab"), (Ids{25, 0, 25, 1, 25}));
+  EXPECT_EQ(replaced(R"({"Regex":"^"})", ""), (Ids{}));
+  auto const parts = [&](std::string const& behavior) {
+    return encode(json(R"("ab":27)", R"("a b")",
+                       R"("pre_tokenizer":{"type":"Split","pattern":{"Regex":"x?"},"behavior":")" + behavior + "\"}"),
+                  "ab");
+  };
+  EXPECT_EQ(parts("Contiguous"), (Ids{0, 1}));
+  EXPECT_EQ(parts("MergedWithPrevious"), (Ids{0, 1}));
+}
+
+TEST_F(TokenizerFile, NormalFormsAreThoseOfUnicode9) {
+  auto const form = [](std::string const& name) { return R"("normalizer":{"type":")" + name + "\"}"; };
+  EXPECT_EQ(encode(json(R"("\u32ff":27)", "", form("NFKC")), "\xe3\x8b\xbf"), (Ids{27}));  // a sign of 2019
+  // A mark of 2021 keeps the marks around it apart, whose order would be another one.
+  EXPECT_EQ(encode(json(R"("\u0301":27,"\u0898":28,"\u0323":29)", "", form("NFD")), "a\xcc\x81\xe0\xa2\x98\xcc\xa3"),
+            (Ids{0, 27, 28, 29}));
+}
+
+TEST_F(TokenizerFile, AddedTokensMeet) {
+  auto const tokens = [](std::string const& flags) {
+    return R"("added_tokens":[{"id":27,"content":"<u>","normalized":false)" + flags +
+           R"(},{"id":28,"content":"\n","normalized":false}])";
+  };
+  EXPECT_EQ(encode(json("", "", tokens(R"(,"rstrip":true)")), "a<u>\nb"), (Ids{0, 27, 28, 1}));
+  // A token that takes the line end before it forbids to cut a text there.
+  auto const cuts = [&](std::string const& content, std::string const& flags) {
+    return make_tokenizer(dir_.write("tokenizer.json", json("", "",
+                                                            R"("pre_tokenizer":{"type":"ByteLevel",
+                            "add_prefix_space":false},"added_tokens":[{"id":27,"content":")" +
+                                                                content + "\"" + flags + "}]")))
+        ->cuts_at_lines();
+  };
+  EXPECT_TRUE(cuts("foo", ""));
+  EXPECT_TRUE(cuts("<f>", R"(,"lstrip":true)"));
+  EXPECT_FALSE(cuts("foo", R"(,"lstrip":true)"));
+  refused(json("", "",
+               R"("normalizer":{"type":"Lowercase"},"added_tokens":[{"id":27,"content":"AB","normalized":true},
+               {"id":28,"content":"ab","normalized":true}])"),
+          "tokens that the normalizer makes alike, 27 and 28");
+}
+
 TEST_F(TokenizerFile, EndOfDocument) {
   auto const with = [&](char const* name) {
     auto const text =
@@ -183,10 +265,23 @@ TEST_F(TokenizerFile, WhatIsNotDoneIsNamed) {
           "{n,m}+");
   refused(json("", "", R"("pre_tokenizer":{"type":"Split","pattern":{"Regex":"[a[bc]]"},"behavior":"Isolated"})"),
           "a set inside of a set");
+  refused(json("", "", R"("decoder":{"type":"Sequence","decoders":[{"type":"ByteFallback"},
+               {"type":"Replace","pattern":{"String":"a"},"content":"b"}]})"),
+          "the decoder \"Replace\" behind \"ByteFallback\"");
+  auto const first = R"({"type":"Metaspace","replacement":"_","prepend_scheme":"first"})";
+  auto const behind = [&](std::string const& step) {
+    return R"("pre_tokenizer":{"type":"Sequence","pretokenizers":[)" + step + "," + first + "]}";
+  };
+  refused(json("", "", behind(R"({"type":"Digits"})") + R"(,"normalizer":{"type":"NFKD"})"), "the scheme \"first\"");
+  refused(json("", "", behind(R"({"type":"Metaspace","replacement":"+"})")), "the scheme \"first\"");
 }
 
 TEST_F(TokenizerFile, WhatIsWrongIsPlaced) {
   refused("{", "JSON");
+  refused(json("", "") + std::string(1, '\0') + "}", "a NUL at byte");
+  refused(json("", "", R"("pre_tokenizer":{"type":"Metaspace","replacement":"_","add_prefix_space":false,
+               "prepend_scheme":"always"})"),
+          "the scheme \"never\"");
   refused("[]", "an array of 0");
   refused("{}", "with a \"model\"");
   refused(json("", R"("a b")"), "model.merges[0]");
