@@ -178,7 +178,7 @@ void read_mistral(Reader& r, HuggingFaceModel& out, std::string const& path) {
 
 /// Reads Ministral3Config: a Mistral, usually without window, whose queries grow with their position.
 void read_ministral3(Reader& r, HuggingFaceModel& out, std::string const& path) {
-  read_llama(r, out, path, {.norm_eps = 1e-5, .rope_theta = 1e6, .kv_heads = 8, .head_dim = 128, .query_beta = true});
+  read_llama(r, out, path, {.norm_eps = 1e-5, .kv_heads = 8, .head_dim = 128, .query_beta = true});
   auto& m = out.model;
   if (m.bias) r.wrong("attention_bias = false (Ministral has no biases)", r.found("attention_bias"));
   if (!r.has("rope_parameters") && !r.has("rope_scaling"))
@@ -311,13 +311,17 @@ void read_olmo2(Reader& r, HuggingFaceModel& out, std::string const& path) {
 void read_olmo3(Reader& r, HuggingFaceModel& out, std::string const& path) {
   constexpr std::int64_t default_interval = 4;
   constexpr double default_theta = 5e5;
-  read_llama(r, out, path, {.norm_eps = 1e-5, .rope_theta = default_theta, .biases = false});
+  read_llama(r, out, path, {.norm_eps = 1e-5, .rope_theta = default_theta, .biases = false, .by_kind = true});
   auto& m = out.model;
   if (m.rope_local_theta > 0) r.wrong("one rope_theta in all kinds of layers", "others");
   // Versions of transformers read other forms differently: 5.24 gives rope_theta to the layers without a window alone.
   bool const by_kind = r.has("rope_parameters") && r.value("rope_parameters").contains("full_attention");
   if (!by_kind && (m.rope_theta != default_theta || r.has("rope_parameters")))
     r.wrong("rope_theta = 500000, or rope_parameters of full_attention and sliding_attention", r.found("rope_theta"));
+  if (by_kind && r.has("rope_theta") && r.value("rope_theta") != default_theta)
+    for (auto const& kind : r.value("rope_parameters").items())
+      if (!kind.value().is_object() || !kind.value().contains("rope_theta"))
+        r.wrong(fmt::format("rope_theta in rope_parameters of {}", kind.key()), "another one of the whole model alone");
   read_mixed_layers(r, m, default_interval);
 }
 
@@ -350,7 +354,6 @@ void read_gemma2(Reader& r, HuggingFaceModel& out, std::string const& path) {
   read_llama(r, out, path, {.tied = true, .kv_heads = 4, .head_dim = 256, .biases = false});
   auto& m = out.model;
   read_gemma(r, m, attention_softcap, logits_softcap);
-  if (m.rope_local_theta > 0) r.wrong("one rope_theta in all kinds of layers", "others");
   read_mixed_layers(r, m, default_interval);
   m.rope_scaling_layers.clear();
   // Published files say these once more, under names that transformers does not read.
@@ -371,13 +374,19 @@ void read_gemma3(Reader& r, HuggingFaceModel& out, std::string const& path) {
               .tied = true,
               .kv_heads = 4,
               .head_dim = 256,
-              .biases = false});
+              .biases = false,
+              .by_kind = true});
   auto& m = out.model;
   read_gemma(r, m, 0.0, 0.0);
+  if (m.attention_softcap > 0)
+    r.wrong("attn_logit_softcapping = null (transformers does not apply it)", r.found("attn_logit_softcapping"));
   if (!r.has("rope_parameters")) m.rope_local_theta = local_theta;
   if (m.rope_local_theta == m.rope_theta) m.rope_local_theta = 0.0;
   auto interval = r.integer("sliding_window_pattern", limits::layers, default_interval);
-  interval = r.integer("_sliding_window_pattern", limits::layers, interval);
+  // transformers writes this name beside layer_types, and does not read it.
+  auto const written = r.integer("_sliding_window_pattern", limits::layers, interval);
+  if (written != interval && !r.has("layer_types"))
+    r.wrong("layer_types, or sliding_window_pattern", r.found("_sliding_window_pattern"));
   read_mixed_layers(r, m, interval);
   if (m.window.empty()) m.rope_local_theta = 0.0;
 }

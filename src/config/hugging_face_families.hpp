@@ -30,6 +30,7 @@ struct LlamaDefaults {
   double rope_fraction = 0;                            ///< above 0: partial_rotary_factor may be another number
   bool query_beta = false;                             ///< there may be a llama_4_scaling_beta
   bool longrope = false;                               ///< rope_type may be "longrope"
+  bool by_kind = false;                                ///< rope_parameters may have an object for each kind of layer
   char const* unbiased = "norms of queries and keys";  ///< why `biases` is false
 };
 

@@ -17,13 +17,15 @@ namespace {
 using nlohmann::json;
 
 /// Reads the keys of YaRN that other kinds of scaling do not have.
-void read_yarn(Reader& r, Model& m) {
+void read_yarn(Reader& r, Model& m, bool by_kind) {
   m.rope_beta_fast = r.number("beta_fast", 1e-300, 1e6, 32.0);
   m.rope_beta_slow = r.number("beta_slow", 1e-300, 1e6, 1.0);
   if (m.rope_beta_slow >= m.rope_beta_fast)
     r.wrong("beta_slow below beta_fast", fmt::format("{} and {}", m.rope_beta_slow, m.rope_beta_fast));
   if (m.rope_theta <= 1.0) r.wrong("rope_theta above 1", fmt::format("{}", m.rope_theta));
-  m.rope_truncate = r.flag("truncate", true);
+  m.rope_truncate = r.flag("truncate", r.left_out("truncate"));
+  // Where kinds of layers have objects of their own, transformers 5 looks for the key outside of them.
+  if (by_kind && !m.rope_truncate) r.wrong("truncate = true (versions of transformers read it differently)", "false");
   m.rope_attention_factor = r.number("attention_factor", 1e-300, 1e6, 0.0);
   // Two other keys that say the factor. Of a model that transformers knows to use them in attention, too (DeepSeek's),
   // p3d has none.
@@ -49,12 +51,22 @@ void read_longrope(Reader& r, Model& m) {
   m.rope_long_factors = r.numbers("long_factor", 1e-3, 1e6);
 }
 
+/// Reads the part of each head that rotates. transformers takes null for the whole head.
+void read_fraction(Reader& r, Model& m) {
+  bool const is_null = !r.has("partial_rotary_factor") && !r.left_out("partial_rotary_factor");
+  if (is_null && m.rope_fraction != 1.0) r.wrong("partial_rotary_factor, a number", "null");
+  m.rope_fraction = r.number("partial_rotary_factor", 1e-300, 1.0, m.rope_fraction);
+}
+
 /// Reads the object of rope_parameters or rope_scaling, which `path` names.
 void read_rope_object(json const& rope, Model& m, std::string const& path, LlamaDefaults const& defaults) {
   bool const fraction = defaults.rope_fraction > 0, query_beta = defaults.query_beta;
   Reader inner(rope, path);
   m.rope_theta = inner.number("rope_theta", 1e-300, 1e12, m.rope_theta);
-  if (fraction) m.rope_fraction = inner.number("partial_rotary_factor", 1e-300, 1.0, m.rope_fraction);
+  if (fraction) read_fraction(inner, m);
+  // Versions read the older name of the key differently where kinds of layers have objects of their own.
+  if (defaults.by_kind && !inner.has("rope_type") && inner.has("type") && inner.value("type") != "default")
+    inner.wrong("rope_type", "type alone");
   auto const type = inner.has("rope_type") ? inner.value("rope_type") : inner.value("type");
   inner.value("type");
   if (type == "linear") m.rope_scaling = RopeScaling::linear;
@@ -77,7 +89,7 @@ void read_rope_object(json const& rope, Model& m, std::string const& path, Llama
       inner.wrong("low_freq_factor below high_freq_factor",
                   fmt::format("{} and {}", m.rope_low_freq_factor, m.rope_high_freq_factor));
   }
-  if (m.rope_scaling == RopeScaling::yarn) read_yarn(inner, m);
+  if (m.rope_scaling == RopeScaling::yarn) read_yarn(inner, m, defaults.by_kind);
   if (m.rope_scaling == RopeScaling::longrope) read_longrope(inner, m);
   if (query_beta) {
     m.rope_query_beta = inner.number("llama_4_scaling_beta", 0.0, 1e6, 0.0);
@@ -95,7 +107,7 @@ void read_rope(Reader& r, Model& m, LlamaDefaults const& defaults, std::string c
   m.rope_theta = r.number("rope_theta", 1e-300, 1e12, defaults.rope_theta);
   if (defaults.longrope)
     m.rope_original_seq_len = r.integer("original_max_position_embeddings", limits::width, default_original);
-  if (defaults.rope_fraction > 0) m.rope_fraction = r.number("partial_rotary_factor", 1e-300, 1.0, m.rope_fraction);
+  if (defaults.rope_fraction > 0) read_fraction(r, m);
   auto const rope = r.value(key);
   r.value("rope_parameters");
   r.value("rope_scaling");
@@ -109,6 +121,11 @@ void read_rope(Reader& r, Model& m, LlamaDefaults const& defaults, std::string c
       r.wrong("rope_parameters of full_attention and sliding_attention", r.found(key));
     return read_rope_object(rope, m, where, defaults);
   }
+  // transformers passes over such objects in families whose layers are of one kind.
+  if (!defaults.by_kind) return r.wrong(fmt::format("{} of one kind for all layers", key), "an object for each kind");
+  for (auto const& kind : rope.items())
+    if (kind.key() != "full_attention" && kind.key() != "sliding_attention")
+      r.wrong(fmt::format("{} of full_attention and sliding_attention", key), kind.key());
   // Kinds of layers, each with its own object: layers with a window are not scaled.
   auto other = m;
   if (defaults.rope_local_theta > 0) other.rope_theta = defaults.rope_local_theta;

@@ -96,10 +96,11 @@ std::vector<std::string> strange(Model const& m, ModelFamily family) {
                                     : Activation::swiglu;
   want(m.activation == activation, "activation", to_string(m.activation));
   want(m.norm_offset == (gemma ? 1 : 0), "norm_offset", fmt::format("{}", m.norm_offset));
-  if (!gemma) {
+  if (family != ModelFamily::gemma2)
     want(m.attention_softcap == 0.0, "attention_softcap", fmt::format("{}", m.attention_softcap));
-    want(m.logits_softcap == 0.0, "logits_softcap", fmt::format("{}", m.logits_softcap));
-  }
+  if (!gemma) want(m.logits_softcap == 0.0, "logits_softcap", fmt::format("{}", m.logits_softcap));
+  if (gemma3 || family == ModelFamily::olmo3)
+    want(m.rope_scaling != RopeScaling::yarn || m.rope_truncate, "rope_truncate", "false");
   if (family != ModelFamily::ministral3)
     want(m.rope_query_beta == 0.0, "rope_query_beta", fmt::format("{}", m.rope_query_beta));
   if (!gemma3) want(m.rope_local_theta == 0.0, "rope_local_theta", fmt::format("{}", m.rope_local_theta));
@@ -201,7 +202,8 @@ ModelFamily like_llama(Model const& m) {
   if (m.moe.on()) return m.moe.shared_ffn > 0 ? ModelFamily::qwen2_moe : ModelFamily::mixtral;
   if (has_layer_without_rope(m)) return ModelFamily::smollm3;
   if (m.rope_fraction != 1.0 || m.rope_scaling == RopeScaling::longrope) return ModelFamily::phi3;
-  if (has_window(m)) return ModelFamily::mistral;
+  // LlamaConfig refuses heads whose number does not divide the width, although it has head_dim.
+  if (has_window(m) || (m.hidden % m.heads != 0 && !m.bias && !m.qkv_bias)) return ModelFamily::mistral;
   return m.qkv_bias && !m.bias ? ModelFamily::qwen2 : ModelFamily::llama;
 }
 
@@ -273,14 +275,15 @@ Json rope_parameters_of(Model const& m) {
   return rope;
 }
 
-/// Moves the keys of rotary positions into one object.
-Json& write_rope_parameters(Model const& m, Json& out) {
-  out.erase("rope_theta"), out.erase("rope_scaling");
-  return out["rope_parameters"] = rope_parameters_of(m);
+/// Names the scaling even where there is none: without the key transformers takes one of its own for some families.
+/// Versions before 5 know this form alone.
+void write_rope_scaling(Model const& m, Json& out) {
+  if (m.rope_scaling == RopeScaling::none) out["rope_scaling"] = {{"rope_type", "default"}};
 }
-/// Does the same for a model whose queries grow with their position.
+/// Moves the keys of rotary positions into one object, for a model whose queries grow with their position.
 void write_query_beta(Model const& m, Json& out) {
-  auto& rope = write_rope_parameters(m, out);
+  out.erase("rope_theta"), out.erase("rope_scaling");
+  auto& rope = out["rope_parameters"] = rope_parameters_of(m);
   rope["original_max_position_embeddings"] = m.rope_original_seq_len;
   rope["llama_4_scaling_beta"] = m.rope_query_beta;
 }
@@ -296,10 +299,7 @@ void write_mixed_layers(Model const& m, ModelFamily family, Json& out) {
     out["rope_local_base_freq"] = m.rope_local_theta > 0 ? m.rope_local_theta : m.rope_theta;
     return;
   }
-  if (family == ModelFamily::gpt_oss) {  // without this object transformers takes a YaRN
-    write_rope_parameters(m, out);
-    return;
-  }
+  if (family == ModelFamily::gpt_oss) return write_rope_scaling(m, out);  // for it that would be a YaRN
   // transformers 5.24 reads another rope_theta of OLMo 3 than its default from this form alone; earlier versions read
   // the key of the whole model.
   constexpr double default_theta = 5e5;
@@ -368,7 +368,7 @@ Json write_llama(Model const& m, ModelFamily family) {
     out["sliding_window"] = has_window(m) ? Json(m.window_of(0)) : Json(nullptr);
   if (family == ModelFamily::apertus) {
     out["hidden_act"] = "xielu";
-    write_rope_parameters(m, out);  // without this object transformers takes a scaling of llama3
+    write_rope_scaling(m, out);  // that would be llama3's
   }
   if (row_of(family).windows == FamilyWindows::mixed) write_mixed_layers(m, family, out);
   if (family == ModelFamily::gemma2 || family == ModelFamily::gemma3_text) write_gemma(m, family, out);

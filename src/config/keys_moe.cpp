@@ -49,9 +49,9 @@ void add_router(MoeSection& s) {
   s.flag("normalize", &Moe::normalize,
          "gates are divided by their sum over the chosen experts; with softmax that is the softmax over these");
   s.number("scale", &Moe::scale, {.max = 1e6, .min_open = true}, "factor of the gates (routed scaling factor)");
-  s.integer("groups", &Moe::groups, {0, limits::experts},
+  s.integer("groups", &Moe::groups, {0, limits::expert_groups},
             "groups of neighbouring experts, of which each token chooses group_top_k first; 0 or 1: none");
-  s.integer("group_top_k", &Moe::group_top_k, {0, limits::experts}, "with groups: groups that a token chooses");
+  s.integer("group_top_k", &Moe::group_top_k, {0, limits::expert_groups}, "with groups: groups that a token chooses");
   s.number("jitter", &Moe::jitter, {.max = 1.0, .max_open = true},
            "in training the router's input is multiplied by random numbers from 1 - jitter to 1 + jitter; 0: none");
 }

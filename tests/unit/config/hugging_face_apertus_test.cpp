@@ -31,7 +31,7 @@ TEST(Apertus, WhatIsLeftOutHasTheDefaultOfTransformers) {
   auto const plain = read(with(file, "rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}})).model;
   EXPECT_EQ(plain.rope_scaling, RopeScaling::none);
   auto const text = Json::parse(write_hugging_face(plain, "bfloat16", -1));
-  EXPECT_EQ(text["rope_parameters"]["rope_type"], "default") << "without it a reader takes that of llama3";
+  EXPECT_EQ(text["rope_scaling"]["rope_type"], "default") << "without it a reader takes that of llama3";
   EXPECT_EQ(text["hidden_act"], "xielu");
   EXPECT_EQ(read(text).model, plain);
 }

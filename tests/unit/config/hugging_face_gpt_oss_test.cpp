@@ -36,7 +36,7 @@ TEST(GptOss, WhatIsLeftOutHasTheDefaultOfTransformers) {
   EXPECT_EQ(read(without(file, "num_local_experts")).model.moe.experts, 128);
   auto const plain = read(with(file, "rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e4}})).model;
   EXPECT_EQ(plain.rope_scaling, RopeScaling::none);
-  EXPECT_EQ(written_again(plain)["rope_parameters"]["rope_type"], "default") << "without it a reader takes the YaRN";
+  EXPECT_EQ(written_again(plain)["rope_scaling"]["rope_type"], "default") << "without it a reader takes the YaRN";
   EXPECT_EQ(read(written_again(plain)).model, plain);
   EXPECT_EQ(read(with(file, "swiglu_alpha", 1.5)).model.swiglu_alpha, 1.5);
   auto const unbiased = read(with(file, "attention_bias", false)).model;

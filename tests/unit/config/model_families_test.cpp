@@ -84,6 +84,12 @@ TEST(ModelFamilies, Olmo2AndOlmo3NormBehindSubLayers) {
   refused_file(with(without(file, "rope_theta"), "rope_parameters", plain), "rope_parameters of full_attention");
   refused_file(with(file, "sliding_window", nullptr), "where a layer has sliding_attention: null");
   refused_file(by_kind(with(plain, "rope_theta", 1e4)), "one rope_theta in all kinds of layers: others");
+  auto whole = with(by_kind(plain), "rope_theta", 777);
+  for (char const* kind : {"full_attention", "sliding_attention"}) whole["rope_parameters"][kind].erase("rope_theta");
+  expect_error([&] { read(whole); }, "rope_theta in rope_parameters of sliding_attention: another one of the whole");
+  auto third = by_kind(plain);
+  third["rope_parameters"]["chunked_attention"] = plain;
+  refused_file(third, "rope_parameters of full_attention and sliding_attention: chunked_attention");
   // As OLMo-3-1025-7B: YaRN where there is no window.
   Json const yarn{{"rope_type", "yarn"}, {"factor", 8.0},  {"attention_factor", 1.2079441541679836},
                   {"beta_fast", 32},     {"beta_slow", 1}, {"original_max_position_embeddings", 8192},
@@ -146,7 +152,7 @@ TEST(ModelFamilies, Gemma2CapsScoresAndLogits) {
   refused_file(with(gemma2(), "attention_bias", true), "norms of queries and keys without biases");
   Json const plain{{"rope_type", "default"}, {"rope_theta", 1e4}}, other{{"rope_type", "default"}, {"rope_theta", 1e5}};
   refused_file(with(gemma2(), "rope_parameters", {{"full_attention", plain}, {"sliding_attention", other}}),
-               "one rope_theta in all kinds of layers: others");
+               "rope_parameters of one kind for all layers: an object for each kind");
   refused_file(with(llama(), "attn_logit_softcapping", 50.0), "scores of any size");
   refused_file(with(llama(), "final_logit_softcapping", 30.0), "logits of any size");
 }
@@ -176,10 +182,21 @@ TEST(ModelFamilies, Gemma3HasTwoBasesAndWeightsBesideOne) {
   EXPECT_EQ(scaled.rope_scaling, RopeScaling::linear);
   EXPECT_EQ(scaled.rope_scaling_layers, (std::vector<std::int64_t>{0, 0, 0, 0, 0, 1}));
   EXPECT_EQ(read_hugging_face(write_hugging_face(scaled, "bfloat16", -1), "p").model, scaled);
-  auto const capped = read(with(with(gemma3(), "attn_logit_softcapping", 50.0), "final_logit_softcapping", 30)).model;
-  EXPECT_EQ(capped.attention_softcap, 50.0);
+  auto const capped = read(with(gemma3(), "final_logit_softcapping", 30)).model;
+  EXPECT_EQ(capped.attention_softcap, 0.0);
   EXPECT_EQ(capped.logits_softcap, 30.0);
   EXPECT_EQ(read_hugging_face(write_hugging_face(capped, "bfloat16", -1), "p").model, capped);
+  refused_file(with(gemma3(), "attn_logit_softcapping", 50.0), "transformers does not apply it");
+  auto caps_scores = capped;
+  caps_scores.attention_softcap = 50.0;
+  test::expect_error([&] { write_hugging_face(caps_scores, "bfloat16", -1); }, "attention_softcap = 50, which Gemma 3");
+  refused_file(with(gemma3(), "_sliding_window_pattern", 2), "layer_types, or sliding_window_pattern: the number 2");
+  // Versions of transformers read these differently.
+  Json const old{{"type", "linear"}, {"factor", 2.0}};
+  refused_file(with(gemma3(), "rope_scaling", old), "rope_type: type alone");
+  Json const cut{
+      {"rope_type", "yarn"}, {"factor", 2.0}, {"original_max_position_embeddings", 512}, {"truncate", false}};
+  refused_file(with(gemma3(), "rope_scaling", cut), "truncate = true");
   EXPECT_FALSE(Json::parse(write_hugging_face(m, "bfloat16", -1)).contains("attn_logit_softcapping"));
   refused_file(with(gemma3(), "hidden_activation", "silu"), "p3d's geglu has the tanh form");
   refused_file(with(gemma3(), "use_bidirectional_attention", true), "attention to earlier tokens");
