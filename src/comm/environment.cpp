@@ -111,10 +111,15 @@ Environment::Environment(int& argc, char**& argv)
   auto const words = command_words(argc, argv);  // before MPI changes them
   auto const launched = launch();
   int provided = MPI_THREAD_SINGLE;
+  // MPICH takes SIGUSR1 for news of a process that has failed, and a process without a launcher then waits for one
+  // without end. Users send it to ask for a checkpoint.
+  struct sigaction before {};
+  bool const known = sigaction(SIGUSR1, nullptr, &before) == 0;
   {
     BlockingCall const here("MPI_Init_thread", "world", std::max(wait_policy().start_s, wait_policy().timeout_s));
     detail::check(MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread", "world");
   }
+  if (known) sigaction(SIGUSR1, &before, nullptr);
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
   int rank = 0;

@@ -494,8 +494,11 @@ void StepEnd<P>::overflowed(StepResult& result, bool waited) {
        .found = fmt::format("loss {}, gradient norm {} at step {}{}; {}", result.loss, result.grad_norm, result.step,
                             scaled ? fmt::format(" with a loss scale of {}, its floor", scale) : "", where),
        .where = fmt::format("step {} of {}", result.step, rank_->config.run.steps),
-       .fix = "lower optimizer.lr, raise optimizer.warmup_steps, set optimizer.grad_clip = 1.0, or use "
-              "run.precision = \"fp64\" to see whether it is rounding"},
+       .fix = fmt::format("lower optimizer.lr, or raise optimizer.warmup_steps{}{}",
+                          rank_->config.optimizer.grad_clip > 0 ? "" : "; set optimizer.grad_clip = 1.0",
+                          rank_->config.run.precision == config::Precision::fp64
+                              ? ""
+                              : "; run.precision = \"fp64\" shows whether it is rounding")},
       base::ExitCode::not_finite);
 }
 

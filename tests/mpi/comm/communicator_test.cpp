@@ -5,6 +5,7 @@
 #include <support/mpi_main.hpp>
 
 #include <algorithm>
+#include <csignal>
 #include <memory>
 #include <stdexcept>
 #include <sstream>
@@ -22,6 +23,14 @@ std::size_t lines_with(std::string const& text, std::string const& word) {
   std::size_t n = 0;
   for (std::string line; std::getline(in, line);) n += line.find(word) != std::string::npos ? 1 : 0;
   return n;
+}
+
+// MPICH takes SIGUSR1 for itself; a user who sends one early wants the process to do what it always does.
+TEST(Communicator, TheUsersSignalIsNotMpis) {
+  struct sigaction now {};
+  ASSERT_EQ(sigaction(SIGUSR1, nullptr, &now), 0);
+  EXPECT_EQ(now.sa_flags & SA_SIGINFO, 0);
+  EXPECT_EQ(now.sa_handler, SIG_DFL);
 }
 
 TEST(Communicator, IsADuplicateWithAName) {

@@ -5,6 +5,7 @@
 #include <p3d/config/parse.hpp>
 #include <p3d/base/memory_sizes.hpp>
 #include <p3d/engine/run_plan.hpp>
+#include <p3d/kernels/routing.hpp>
 #include <p3d/report/describe.hpp>
 #include <p3d/schedule/query.hpp>
 #include <p3d/schedule/schedule.hpp>
@@ -41,6 +42,20 @@ std::string refusal(config::Config const& c) {
 void contains(std::string const& text, char const* words) { EXPECT_NE(text.find(words), std::string::npos) << text; }
 
 // The time limit is ctest's: building a program of 65,536 x 65,536 microbatches took minutes and GiB.
+// The router counts groups in a table of its own; what the rules allow, it takes.
+TEST(RunPlan, AsManyGroupsOfExpertsAsTheRouterHas) {
+  auto const mistakes = [](int groups) {
+    auto const n = std::to_string(groups);
+    return config::parse_text("", "test", "/",
+                              {"model.moe.experts=" + n, "model.moe.top_k=1", "model.moe.groups=" + n,
+                               "model.moe.group_top_k=1", "data.format=synthetic"},
+                              1)
+        .errors.size();
+  };
+  EXPECT_EQ(mistakes(kernels::most_expert_groups), 0U);
+  EXPECT_EQ(mistakes(kernels::most_expert_groups + 1), 1U);
+}
+
 TEST(RunPlan, RefusesProgramsBeyondALimit) {
   auto const text = refusal(input({"parallel.pp=65536", "model.layers=65536"}));
   contains(text, "a program of at most 2097152 forwards");
