@@ -12,7 +12,7 @@ from cases import Case, is_layout
 from draft import Draft
 from draw import Draw
 
-THEMES = {"experts": 30, "pipeline": 24, "replicas": 20, "context": 8, "any": 12, "single": 6}
+THEMES = {"experts": 30, "pipeline": 24, "replicas": 20, "context": 8, "any": 12, "single": 6, "streams": 8}
 
 # Feature: (function, weight, {theme: weight}); in the order in which they are applied.
 FEATURES = {
@@ -23,32 +23,33 @@ FEATURES = {
     "position": (models.position, 2, {}),
     "window": (models.window, 2, {"context": 5}),
     "dropout": (models.dropout, 2, {}),
-    "prediction": (models.prediction, 4, {"pipeline": 6}),
+    "prediction": (models.prediction, 4, {"pipeline": 6, "streams": 0}),
     "router": (models.expert_router, 0, {"experts": 6}),
     "balance": (models.expert_balance, 0, {"experts": 7}),
     "rows": (models.expert_rows, 0, {"experts": 12}),
     "stages": (layouts.stages, 1, {"pipeline": 5}),
     "delays": (layouts.delays, 0, {}),
+    "stream": (layouts.stream, 0, {}),
     "context": (layouts.context, 2, {"context": 14, "experts": 4}),
-    "precision": (states.precision, 5, {"pipeline": 7}),
+    "precision": (states.precision, 5, {"pipeline": 7, "streams": 0}),
     "data": (inputs.data, 5, {}),
-    "variable": (inputs.variable, 2, {}),
-    "vocabulary": (layouts.vocabulary, 1, {"pipeline": 12}),
+    "variable": (inputs.variable, 2, {"streams": 0}),
+    "vocabulary": (layouts.vocabulary, 1, {"pipeline": 12, "streams": 0}),
     "embedding": (layouts.embedding, 3, {}),
     "lookahead": (layouts.lookahead, 1, {"pipeline": 3}),
     "p2p": (layouts.p2p, 1, {"pipeline": 8}),
     "sequence": (layouts.sequence, 4, {}),
     "sums": (layouts.sums, 3, {}),
-    "compression": (layouts.compression, 2, {"replicas": 8}),
+    "compression": (layouts.compression, 2, {"replicas": 8, "streams": 0}),
     "overlap": (layouts.overlap, 0, {"experts": 12}),
     "preset": (states.preset, 2, {}),
-    "shard": (states.shard, 3, {"replicas": 14}),
+    "shard": (states.shard, 3, {"replicas": 14, "streams": 0}),
     "recompute": (states.recompute, 4, {"pipeline": 14}),
-    "offload": (states.offload, 3, {}),
+    "offload": (states.offload, 3, {"streams": 0}),
     "limit": (states.limit, 1, {}),
     "planner": (layouts.planner, 1, {}),
     "optimizer": (states.optimizer, 4, {}),
-    "post_validation": (states.post_validation, 2, {"pipeline": 4}),
+    "post_validation": (states.post_validation, 2, {"pipeline": 4, "streams": 0}),
     "evaluation": (inputs.evaluation, 4, {}),
     "sample": (inputs.sample, 3, {}),
     "run": (inputs.run, 4, {}),
@@ -60,6 +61,7 @@ FEATURES = {
     "generate": (lambda f: inputs.after(f, "generate"), 2, {}),
     "export": (lambda f: inputs.after(f, "export"), 2, {}),
 }
+ALWAYS = ("delays", "stream")  # they look themselves
 APART = ("schedule", "resume")  # the first comes earlier, the second last
 AFTER = ("resume", "eval", "generate", "export")
 
@@ -82,8 +84,10 @@ def generate(seed, many=False):
     d = Draw("combinations of many" if many else "combinations", seed)
     theme = d.weighted(THEMES)
     f = Draft(d, theme)
-    f.experts = theme == "experts" or d.chance(0.12)
+    f.experts = theme == "experts" or d.chance(0.12) and theme != "streams"
     f.wants = choose(d, theme, 12 + d.below(14) if many else 3 + d.below(10))
+    if theme == "streams":
+        f.wants.add("schedule")
     layouts.mesh(f)
     layouts.expert_mesh(f)
     layouts.batch(f)
@@ -97,7 +101,7 @@ def generate(seed, many=False):
     if f.experts and f.tp > 1:
         layouts.sequence(f)
     for name, (feature, _, _) in FEATURES.items():
-        if name not in f.wants and name != "delays" or name in APART:
+        if name not in f.wants and name not in ALWAYS or name in APART:
             continue
         if f.has("model.load") and name in ("latent", "details", "position", "window", "router", "stages"):
             continue

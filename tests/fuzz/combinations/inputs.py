@@ -42,7 +42,7 @@ def tokenizer(f):
     f.vocab = d.among(301, 304)
     f.keys.pop("data.source", None)
     f.set(model__vocab_size=f.vocab, data__path="words")
-    if d.chance(0.5):
+    if d.chance(0.3):
         f.set(data__tokenizer="words.json")
     else:
         f.set(data__tokenizer="words.tiktoken", data__tokenizer_pattern=d.among("gpt2", "cl100k", "o200k", "llama3",

@@ -94,7 +94,7 @@ class Cases(unittest.TestCase):
     def test_a_number_gives_one_case(self):
         """The same on every machine and version of Python; when the generator changes, this changes."""
         text = generate(5).text()
-        self.assertEqual(hashlib.sha256(text.encode()).hexdigest()[:16], "1fcea0fadca6630b", text)
+        self.assertEqual(hashlib.sha256(text.encode()).hexdigest()[:16], "50e732dc47d90e07", text)
         self.assertEqual([Draw("a", 1).below(1000), Draw("a", 2).below(1000), Draw("b", 1).below(1000)],
                          [124, 959, 111])
 

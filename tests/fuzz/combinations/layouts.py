@@ -4,12 +4,12 @@ import itertools
 
 RANKS = {"single": {1: 1}, "experts": {1: 2, 2: 5, 3: 1, 4: 8, 6: 1, 8: 2}, "pipeline": {2: 6, 3: 2, 4: 5, 6: 1, 8: 1},
          "replicas": {2: 3, 3: 1, 4: 7, 6: 2, 8: 2}, "context": {2: 4, 3: 1, 4: 5, 6: 1, 8: 1},
-         "any": {1: 2, 2: 5, 3: 1, 4: 4, 6: 1, 8: 1}}
+         "any": {1: 2, 2: 5, 3: 1, 4: 4, 6: 1, 8: 1}, "streams": {2: 6, 3: 2, 4: 4, 6: 1}}
 # How likely a factor of the number of ranks goes to an axis.
 AXES = {"single": {"dp": 1}, "experts": {"dp": 3, "cp": 3, "tp": 3, "pp": 1},
         "pipeline": {"dp": 1, "cp": 1, "tp": 1, "pp": 6},
         "replicas": {"dp": 4, "cp": 3, "tp": 2, "pp": 1}, "context": {"dp": 1, "cp": 6, "tp": 2, "pp": 1},
-        "any": {"dp": 1, "cp": 1, "tp": 1, "pp": 1}}
+        "any": {"dp": 1, "cp": 1, "tp": 1, "pp": 1}, "streams": {"dp": 1, "cp": 1, "tp": 1, "pp": 6}}
 FACTORS = {1: (), 2: (2,), 3: (3,), 4: (2, 2), 6: (2, 3), 8: (2, 2, 2)}
 
 
@@ -21,7 +21,7 @@ def mesh(f):
     f.crosses = f.theme == "experts" and "overlap" in f.wants and d.chance(0.6)
     if f.crosses:  # groups of experts that are smaller than those of an axis whose messages travel beside theirs
         sizes = {**dict.fromkeys(sizes, 1), d.among("cp", "tp"): 4}
-    if f.theme == "pipeline" and sizes["pp"] == 1:
+    if f.theme in ("pipeline", "streams") and sizes["pp"] == 1:
         largest = max(sizes, key=sizes.get)
         sizes["pp"], sizes[largest] = sizes[largest], 1
     if f.theme == "context" and sizes["cp"] == 1:
@@ -123,6 +123,18 @@ def schedule(f):
         set_microbatches(f, max(f.microbatches, 2 * f.pp))
     if name == "interleaved_1f1b" and d.chance(0.4):
         f.set(pipeline__microbatch_group_size=f.pp + d.below(2))
+
+
+def stream(f):
+    """A pipeline that need not empty between steps: late gradients, and enough steps and microbatches to show what one
+    step hands on to the next."""
+    d = f.draw
+    if f.theme != "streams":
+        return
+    f.set(run__steps=5 + d.below(4))
+    if f.get("pipeline.schedule") not in ("pipedream", "file"):
+        f.set(optimizer__delay=1)
+        set_microbatches(f, f.microbatches + d.below(4))
 
 
 def delays(f):
