@@ -8,6 +8,8 @@
 #include "config/divide.hpp"
 #include "config/rules.hpp"
 
+#include <p3d/base/text.hpp>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -101,6 +103,16 @@ void check_delays(Check const& c) {
             "set pipeline.layers_per_stage to \"even\" or a list, or give pipeline.delays");
     return;
   }
+  auto const first = config.delay_of(-1), last = config.delay_of(config.model.layers);
+  if (own && (first != config.delay_of(0) || last != config.delay_of(config.model.layers - 1))) {
+    c.error({"pipeline.layers_per_stage", schedule},
+            "a layer on the first and on the last stage (schedule \"pipedream\": the embedding is as late as the first "
+            "layer, the head as the last)",
+            fmt::format("a stage without layers, {} late, which no list of pipeline.delays can say",
+                        base::counted(first != config.delay_of(0) ? first : last, "update")),
+            "give both ends a layer, or set pipeline.schedule to \"1f1b\" and pipeline.delays");
+    return;
+  }
   if (!own && config.model.layers % n != 0) {
     c.error({key, "model.layers"}, "a list whose length divides the number of layers: each number is of an equal part",
             fmt::format("{} numbers, {} layers", n, config.model.layers),
@@ -117,7 +129,6 @@ void check_delays(Check const& c) {
   if (c.known({"optimizer.delay"}) && config.optimizer.delay != 0)
     c.error({"optimizer.delay", cause}, "no delay for all layers where each has its own",
             fmt::format("{}", config.optimizer.delay), fmt::format("remove optimizer.delay, or {}", cause));
-  auto const first = config.delay_of(-1), last = config.delay_of(config.model.layers);
   if (first == last) return;
   if (c.known({"model.tied_embeddings"}) && config.model.tied_embeddings)
     c.error(

@@ -193,6 +193,7 @@ Differences compare(io::CheckpointHeader const& file, config::Config const& conf
     if (renamed) other = "\"whole_documents\"";
     auto const weight = weight_of(key, value, other, config, load);
     if (weight == Weight::ignored || other == value) continue;
+    if (key == "optimizer.delay" && load != config::Load::weights) continue;  // a line below tells of all delays
     auto line = fmt::format("{}: {} in the checkpoint{}, {} in the input", key, other,
                             renamed ? " (there named \"documents\", as its p3d had no other)" : "", value);
     (weight == Weight::forbidden ? out.forbidden : out.noted).push_back(std::move(line));
@@ -207,8 +208,9 @@ Differences compare(io::CheckpointHeader const& file, config::Config const& conf
   if (load == config::Load::weights) return out;
   if (!has_same_delays(file, config))
     out.noted.push_back(
-        fmt::format("updates by which gradients are late (pipeline.delays): {} in the input, others in "
+        fmt::format("updates by which gradients are late ({}): {} in the input, others in "
                     "the checkpoint, of which the newest weights alone are taken",
+                    config.optimizer.delay > 0 ? "optimizer.delay" : "pipeline.delays",
                     config.latest_delay() > 0 ? config::delays_text(config) : "none"));
   // The counts are divided, not multiplied: the file may hold any numbers, and a product might overflow.
   auto const batch = config.batch.global, length = config.model.seq_len;

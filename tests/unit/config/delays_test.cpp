@@ -46,9 +46,9 @@ TEST(Delays, PipeDreamHasItsOwn) {
   EXPECT_EQ(own({"parallel.pp=4"}), (Delays{1, 1, 1, 1, 1, 1, 1, 0, 0, 0})) << "as many microbatches as stages";
   EXPECT_EQ(own({"parallel.pp=3", "batch.global=1", "pipeline.layers_per_stage=[1,2,5]"}),
             (Delays{2, 2, 1, 1, 0, 0, 0, 0, 0, 0}));
-  EXPECT_EQ(own({"parallel.pp=3", "batch.global=1", "pipeline.layers_per_stage=[0,8,0]"}),
-            (Delays{2, 1, 1, 1, 1, 1, 1, 1, 1, 0}))
-      << "a stage with the embedding alone, and one with the head";
+  EXPECT_EQ(own({"parallel.pp=3", "batch.global=3", "pipeline.layers_per_stage=[0,4,4]"}),
+            (Delays{1, 1, 1, 1, 1, 0, 0, 0, 0, 0}))
+      << "a stage with the embedding alone is as late as the first layer";
   EXPECT_EQ(own({"parallel.pp=1", "batch.global=1"}), Delays(10, 0));
   EXPECT_EQ(own({"parallel.pp=4", "batch.global=1", "pipeline.delays=[1,0]"}), (Delays{1, 1, 1, 1, 1, 0, 0, 0, 0, 0}));
 }
@@ -106,6 +106,18 @@ TEST(Delays, WhatDoesNotFitIsRefused) {
             "stages whose layers are known",
             "give pipeline.delays",
             "pipeline.delays=[1,0]"},
+           {{"pipeline.schedule=pipedream", "parallel.pp=3", "batch.global=1", "batch.micro=1",
+             "pipeline.layers_per_stage=[0,4,4]"},
+            "pipeline.layers_per_stage",
+            "a layer on the first and on the last stage",
+            "give both ends a layer",
+            "pipeline.layers_per_stage=[1,4,3]"},
+           {{"pipeline.schedule=pipedream", "parallel.pp=2", "batch.global=1", "batch.micro=1",
+             "pipeline.layers_per_stage=[8,0]"},
+            "pipeline.layers_per_stage",
+            "a layer on the first and on the last stage",
+            "set pipeline.schedule to \"1f1b\" and pipeline.delays",
+            "pipeline.schedule=1f1b"},
            {{"pipeline.schedule=pipedream", "parallel.pp=18", "model.layers=18", "batch.global=1", "batch.micro=1"},
             "pipeline.schedule",
             "late by at most 15 updates",
