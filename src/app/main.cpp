@@ -23,6 +23,7 @@
 #include <p3d/run/input.hpp>
 #include <p3d/run/run.hpp>
 
+#include <csignal>
 #include <iostream>
 #include <string_view>
 
@@ -57,6 +58,9 @@ int check(p3d::app::CommandLine const& line) {
 /// Trains. Every rank runs this.
 int train(p3d::app::CommandLine const& line, p3d::comm::Communicator& world) {
   auto const config = p3d::run::read_input_together(world, line.input, line.overrides);  // 4. validate, once
+  // The run puts these back when it ends. A signal that comes still later must not take the exit code of a run whose
+  // files are all written.
+  for (int const signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, SIG_IGN);
   auto const draw = [](auto const& timelines, auto const& title) { return p3d::page::to_svg(timelines, title); };
   return static_cast<int>(p3d::run::run(config, world, line.verbose, draw));  // 5. mesh, model, train, finish
 }

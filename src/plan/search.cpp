@@ -6,11 +6,11 @@
 // parameter, 144 GB, so layouts with tp pp = 1 and whole states are left out without a check.
 #include <p3d/plan/search.hpp>
 
+#include "plan/least_memory.hpp"
+
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/config/parse.hpp>
-#include <p3d/layout/stage_buffers.hpp>
-#include <p3d/layout/stages.hpp>
 #include <p3d/plan/memory.hpp>
 #include <p3d/plan/model_cost.hpp>
 #include <p3d/plan/run_plan.hpp>
@@ -117,7 +117,7 @@ private:
       if (c.done || c.simulated >= seconds_of_last_) continue;
       auto const& config = with(c);
       if (StepPredictor::simulates(config) != simulated) continue;
-      double const least = least_bytes(config);
+      double const least = least_.bytes(config);
       if (least > cluster_.device.memory || needs_more_than_a_rejected_one(c, config)) {
         reject("memory");
         c.done = true;
@@ -335,99 +335,6 @@ private:
     }
   }
 
-  /// Bytes that the rank with most needs at least. The first of a pipeline has most microbatches in flight. Another one
-  /// may have larger layers; the workspace of these counts too.
-  double least_bytes(Config const& c) {
-    auto const& one = layer_bytes(c);
-    auto const pp = c.parallel.pp;
-    double const layers = std::floor(static_cast<double>(c.model.layers) / pp);
-    auto const flying = [&](int rank) {
-      return static_cast<double>(std::min<std::int64_t>(pp - rank, c.batch.microbatches));
-    };
-    auto const bytes = [&](StepPredictor::Parameters const& numbers, double activations) {
-      return state_of(c, numbers) + one.layer * activations;
-    };
-    auto const numbers = predictor_.parameters(c);
-    double const first = bytes(numbers.first, flying(0) * layers);
-    double const middle = bytes(numbers.middle, flying(pp / 2) * layers) + one.workspace;
-    double const largest = bytes(numbers.largest, 1) + one.workspace;
-    // Parameters are counted with biases that the model may not have.
-    return 0.99 * std::max({first, middle, largest});
-  }
-
-  /// Bytes of the state of a rank of the pipeline: parts, and whole weights and gradients of one stage where those are
-  /// divided.
-  double state_of(Config const& c, StepPredictor::Parameters const& numbers) const {
-    auto const types = type_bytes(c);
-    bool const master = config::is_16bit(c.run.precision);
-    auto const state = [&](double parameters, double replicas) {
-      auto const part = [&](Shard from) { return c.memory.shard >= from ? replicas : 1; };
-      return parameters * (static_cast<double>(types.storage) / part(Shard::parameters) +
-                           static_cast<double>(types.gradient) / part(Shard::gradients) +
-                           static_cast<double>((master ? types.master : 0) + state_bytes(c)) / part(Shard::optimizer));
-    };
-    auto const among = [&](double replicas) {
-      auto const over = static_cast<double>(c.memory.shard_over);
-      return over > 0 ? std::min(over, replicas) : replicas;
-    };
-    double bytes = state(numbers.dense + numbers.roots, among(static_cast<double>(c.parallel.dp) * c.parallel.cp)) +
-                   state(numbers.experts, among(numbers.expert_replicas));
-    // Of a stage, or of one of its pieces where the next takes its place.
-    auto const stages = std::max(1, c.pipeline.virtual_stages);
-    double const whole = (numbers.dense + numbers.experts) / stages;
-    double const pieces = std::ceil(static_cast<double>(c.model.layers) / c.parallel.pp / stages /
-                                    static_cast<double>(c.memory.shard_layers));
-    bool const all_gradients = c.memory.reduce == config::MessageEvery::step && c.batch.microbatches > 1;
-    bool const all_weights = c.memory.gather == config::MessageEvery::step;
-    if (c.memory.shard >= Shard::gradients)
-      bytes += whole / (all_gradients ? 1 : pieces) * static_cast<double>(types.gradient);
-    if (c.memory.shard == Shard::parameters)
-      bytes += whole / (all_weights ? 1 : pieces) * static_cast<double>(types.storage);
-    return bytes;
-  }
-
-  /// Bytes of a layer, from the table of buffers.
-  struct LayerBytes {
-    double layer = 0;      ///< activations of one microbatch, of the layer that has least
-    double workspace = 0;  ///< of a rank that has the largest layers, and its part of a divided vocabulary
-  };
-  LayerBytes const& layer_bytes(Config const& c) {
-    auto const& p = c.parallel;
-    auto const [place, added] = layer_bytes_.try_emplace(
-        {p.tp, p.cp, p.ep, static_cast<int>(c.memory.recompute), c.divides_vocabulary() ? p.pp : 0, c.batch.micro},
-        LayerBytes{});
-    if (!added) return place->second;
-    // Stages of one layer; those between the first and the last have nothing else.
-    Config single = c;
-    single.model.layers = std::max<std::int64_t>(3, c.model.layers);
-    single.parallel.pp = static_cast<int>(single.model.layers);
-    single.pipeline.schedule = "1f1b";
-    single.pipeline.layer_split = config::LayerSplit::even;  // a list is for another number of stages
-    single.pipeline.virtual_stages = 0;
-    single.memory.recompute_group = 1;  // a group is no longer than a stage
-    auto const stages = layout::make_stage_map(single);
-    auto const types = element_bytes(single);
-    auto& out = place->second;
-    for (bool const experts : {false, true}) {
-      int stage = 1;
-      while (stage + 1 < single.parallel.pp && single.model.has_experts(stage) != experts) ++stage;
-      if (stage + 1 == single.parallel.pp) continue;
-      auto const recompute = layout::stage_recompute(single.memory, stages, stage);
-      auto const bytes = [&](int slots) {
-        layout::StageActivations const sets{.slots = slots, .recompute = recompute};
-        return static_cast<double>(layout::stage_bytes(single, stages, stage, sets, types).total());
-      };
-      double const layer = bytes(2) - bytes(1);
-      out.layer = out.layer > 0 ? std::min(out.layer, layer) : layer;
-      layout::RecomputeScratch scratch;
-      scratch.add(recompute);
-      out.workspace =
-          static_cast<double>(layout::workspace_bytes(single, scratch, false, types, !kernels_.host).total());
-    }
-    if (c.divides_vocabulary()) out.workspace += static_cast<double>(layout::vocabulary_bytes(c, types).total());
-    return out;
-  }
-
   void reject(std::string const& reason) { ++result_.rejected[reason]; }
   void reject(base::Error const& e) {
     reject("plan of " + (e.text().where.empty() ? std::string("the run") : e.text().where));
@@ -437,7 +344,7 @@ private:
   /// the quicker ones were too many to check.
   void find_smallest() {
     std::vector<std::pair<double, std::size_t>> bounds;
-    for (std::size_t i = 0; i < all_.size(); ++i) bounds.emplace_back(least_bytes(with(all_[i])), i);
+    for (std::size_t i = 0; i < all_.size(); ++i) bounds.emplace_back(least_.bytes(with(all_[i])), i);
     auto const few = std::min<std::size_t>(bounds.size(), 40);
     std::partial_sort(bounds.begin(), bounds.begin() + static_cast<std::ptrdiff_t>(few), bounds.end());
     for (std::size_t i = 0; i < few; ++i) check(with(all_[bounds[i].second]));
@@ -492,12 +399,12 @@ private:
   config::Cluster const cluster_;
   KernelGeneration const& kernels_;
   StepPredictor predictor_;
+  LeastMemory least_{predictor_, kernels_};
   std::string const base_toml_ = config::canonical_toml(base_);
   Config scratch_ = base_;
   std::string const whole_order_ = Config{}.parallel.order;
   SearchOptions const& options_;
   std::vector<CandidateLayout> all_;
-  std::map<std::tuple<int, int, int, int, int, std::int64_t>, LayerBytes> layer_bytes_;
   /// batch.micro and memory.recompute of layouts that were too large, by the rest of the layout.
   std::map<CandidateLayout::States, std::vector<std::pair<std::int64_t, Recompute>>> too_large_;
   std::vector<Found> found_;
@@ -510,7 +417,9 @@ private:
 std::optional<PlannedLayout> fits_more_ranks(Config const& config, config::Cluster const& cluster,
                                              KernelGeneration const& kernels, SearchOptions options) {
   options.top = 1;
-  for (options.ranks *= 2; options.ranks <= most_ranks; options.ranks *= 2) try {
+  auto const size = cluster.levels.empty() ? 0 : cluster.levels.back().size;
+  auto const most = size > 0 ? std::min<std::int64_t>(most_ranks, size) : most_ranks;
+  for (options.ranks *= 2; options.ranks <= most; options.ranks *= 2) try {
       auto result = Search(config, cluster, kernels, options).run();
       if (!result.layouts.empty()) return std::move(result.layouts.front());
     } catch (base::Error const&) {

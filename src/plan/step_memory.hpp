@@ -9,11 +9,19 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "plan/layer_time.hpp"
 
 namespace p3d::plan {
+
+/// Layers [begin, end) of the model.
+struct Layers {
+  std::int64_t begin = 0, end = 0;
+};
+/// The layers of a rank of the pipeline: those of each of its stages.
+using RankLayers = std::vector<Layers>;
 
 /// Times and sizes that layouts of one model share. Layers are of one kind where only their place differs.
 struct StepPredictor::Memory {
@@ -31,6 +39,8 @@ struct StepPredictor::Memory {
   std::string order_text;
   std::vector<config::Axis> order;
   std::vector<LayerTime> kinds;  ///< times of the layout that is predicted now
+  /// Layers of each rank, where pipeline.layers_per_stage divides them: by ranks, schedule and virtual stages.
+  std::map<std::tuple<int, std::string, int>, std::vector<RankLayers>> divided;
 };
 
 }  // namespace p3d::plan

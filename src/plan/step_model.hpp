@@ -5,20 +5,17 @@
 
 #include <p3d/config/config.hpp>
 #include <p3d/plan/machine_time.hpp>
+#include <p3d/plan/pipeline.hpp>
 #include <p3d/plan/step_time.hpp>
 
 #include <cstdint>
+#include <vector>
 
 #include "plan/layer_linears.hpp"
 #include "plan/layer_time.hpp"
 #include "plan/step_memory.hpp"
 
 namespace p3d::plan {
-
-/// Layers [begin, end) of the model: those of one rank of the pipeline.
-struct Layers {
-  std::int64_t begin = 0, end = 0;
-};
 
 /// A step of one input on one machine. It remembers in `memory` what the next layout of the model needs again.
 class StepModel {
@@ -65,9 +62,17 @@ private:
   void find_kinds();
   template <class Of>
   double sum(Layers const& layers, Of const& of) const;
+  template <class Of>
+  double sum(RankLayers const& layers, Of const& of) const;
+  /// The layers of each rank, those of blocks of multi-token prediction with the last.
+  std::vector<RankLayers> layers_of_ranks() const;
   bool streams() const;
   double bubble_seconds(double longest, double all, double head, double embedding) const;
-  double data_seconds(Layers const& layers, double parameters, double expert_parameters) const;
+  double simulated_bubble(config::Config const& config, PipelinePlan const& plan, double longest, double head,
+                          double embedding) const;
+  /// Stages of a rank.
+  int chunks() const;
+  double data_seconds(RankLayers const& layers, double parameters, double expert_parameters) const;
 
   config::Config const& c_;
   config::Cluster const& cluster_;

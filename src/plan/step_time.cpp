@@ -14,12 +14,15 @@
 #include <p3d/plan/memory.hpp>
 #include <p3d/plan/pipeline.hpp>
 #include <p3d/plan/run_plan.hpp>
+#include <p3d/schedule/registry.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 namespace p3d::plan {
@@ -69,7 +72,7 @@ double StepModel::message_seconds_between_stages() const {
 
 /// Seconds that the step waits for the other replicas: gradients are reduced, and with a divided state parameters
 /// gathered.
-double StepModel::data_seconds(Layers const& layers, double parameters, double expert_parameters) const {
+double StepModel::data_seconds(RankLayers const& layers, double parameters, double expert_parameters) const {
   auto const shard = c_.memory.shard;
   double const number = std::max(1.0, sum(layers, [](auto const&) { return 1.0; }));
   if (shard == config::Shard::parameters || (c_.parallel.dp == 1 && expert_replicas().size == 1)) return 0;
@@ -166,13 +169,60 @@ double StepModel::sum(Layers const& layers, Of const& of) const {
   return out;
 }
 
+template <class Of>
+double StepModel::sum(RankLayers const& layers, Of const& of) const {
+  double out = 0;
+  for (auto const& range : layers) out += sum(range, of);
+  return out;
+}
+
+std::vector<RankLayers> StepModel::layers_of_ranks() const {
+  auto const& m = c_.model;
+  int const pp = c_.parallel.pp;
+  std::vector<RankLayers> out;
+  if (c_.pipeline.layer_split == config::LayerSplit::even || pp == 1) {  // of chunks a rank has as many in all
+    for (std::int64_t r = 0, next = 0; r < pp; ++r) {
+      auto const end = next + m.layers / pp + (r < m.layers % pp ? 1 : 0);
+      out.push_back({{next, end}});
+      next = end;
+    }
+    out.back().back().end += m.mtp.depth;
+    return out;
+  }
+  auto& known = memory_.divided[{pp, c_.pipeline.schedule, c_.pipeline.virtual_stages}];
+  if (known.empty()) {
+    auto const stages = plan_few_microbatches(c_).stages;
+    known.resize(static_cast<std::size_t>(pp));
+    for (int s = 0; s < stages.num_stages(); ++s) {
+      auto const range = stages.layers(s);
+      known[static_cast<std::size_t>(stages.pipeline_rank(s))].push_back(
+          {range.begin, range.end + (stages.is_last(s) ? m.mtp.depth : 0)});
+    }
+  }
+  return known;
+}
+
 /// Seconds that ranks wait for a pipeline to fill and to empty, and for the longest of them. `longest`, `all`: seconds
 /// of a microbatch on the longest rank, and on all. Of schedules that are no 1F1B the program itself is simulated.
 double StepModel::bubble_seconds(double longest, double all, double head, double embedding) const {
-  int const chunks = std::max(1, c_.pipeline.virtual_stages);
-  if (!StepPredictor::simulates(c_)) return (all - longest) / chunks;
-  auto const few = with_few_microbatches(c_);  // more of them add no bubble
-  auto const plan = plan_few_microbatches(c_);
+  if (!StepPredictor::simulates(c_)) return (all - longest) / chunks();
+  auto const few = with_few_microbatches(c_);
+  double const filled = simulated_bubble(few, plan_few_microbatches(c_), longest, head, embedding);
+  // Most schedules lose time while they fill and empty, whatever the number of microbatches. These lose some with each.
+  constexpr std::array<std::string_view, 4> by_microbatch{"sequential", "round_robin", "v_min", "v_half"};
+  auto const n = c_.batch.microbatches - few.batch.microbatches;
+  if (n <= 0 || std::ranges::find(by_microbatch, c_.pipeline.schedule) == by_microbatch.end()) return filled;
+  auto more = few;
+  auto const added = std::min(n, few.batch.microbatches);
+  more.batch.microbatches += added;
+  more.batch.global = more.batch.microbatches * more.batch.micro * more.parallel.dp;
+  double const twice = simulated_bubble(more, plan_pipeline(more, {}, execution_of(more)), longest, head, embedding);
+  return std::max(0.0, filled + (twice - filled) / static_cast<double>(added) * static_cast<double>(n));
+}
+
+/// The seconds of a simulated step that the longest rank does not work.
+double StepModel::simulated_bubble(config::Config const& config, PipelinePlan const& plan, double longest, double head,
+                                   double embedding) const {
   PipelineCosts costs;
   for (int s = 0; s < plan.stages.num_stages(); ++s) {
     auto const range = plan.stages.layers(s);
@@ -194,8 +244,14 @@ double StepModel::bubble_seconds(double longest, double all, double head, double
                         .head_forward = head / 3,
                         .head_backward = 2 * head / 3,
                         .embed_backward = embedding / 2};
-  auto const step = simulate(plan.program, costs, execution_of(few)).makespan;
-  return std::max(0.0, step - static_cast<double>(few.batch.microbatches) * longest);
+  auto const step = simulate(plan.program, costs, execution_of(config)).makespan;
+  return std::max(0.0, step - static_cast<double>(config.batch.microbatches) * longest);
+}
+
+int StepModel::chunks() const {
+  if (c_.pipeline.virtual_stages > 0) return c_.pipeline.virtual_stages;
+  auto const* generator = schedule::find_generator(c_.pipeline.schedule);
+  return generator == nullptr ? 1 : generator->stages_per_rank;
 }
 
 /// Whether steps follow each other without a flush, so that the longest rank never waits.
@@ -238,18 +294,15 @@ StepTime StepModel::predict(bool simulated) {
   find_kinds();
   double const head = memory_.last->head + accumulate_seconds(vocabulary_ * width_);
   double const embedding = memory_.last->embedding, message = message_seconds_between_stages();
-  int const chunks = c_.pipeline.schedule == "zb_v" ? 2 : std::max(1, c_.pipeline.virtual_stages);
+  int const chunks = this->chunks();
 
-  // Ranks of the pipeline with so many layers, as even as they can be. At the ends a rank has one neighbour, with
-  // chunks every one has two for each.
-  Layers longest;
+  // At the ends of the pipeline a rank has one neighbour, with chunks every one has two for each.
+  auto const ranks = layers_of_ranks();
+  RankLayers longest;
   double most = -1, longest_seconds = 0, messages = 0, all = 0, parameters = 0, expert_parameters = 0;
-  std::int64_t next = 0;
   for (int r = 0; r < p.pp; ++r) {
     bool const first = r == 0, last = r + 1 == p.pp;
-    Layers layers{next, next + m.layers / p.pp + (r < m.layers % p.pp ? 1 : 0)};
-    next = layers.end;
-    if (last) layers.end += m.mtp.depth;
+    auto const& layers = ranks[static_cast<std::size_t>(r)];
     double const seconds = sum(layers, [](auto const& t) { return t.seconds(); }) + (first ? embedding : 0) +
                            (last || c_.divides_vocabulary() ? head : 0);
     double const sends = p.pp == 1 ? 0 : chunks > 1 ? 2 * chunks : first || last ? 1 : 2;

@@ -6,6 +6,7 @@
 #include <p3d/report/tracing.hpp>
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/log.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/io/text_file.hpp>
 #include <p3d/plan/pipeline.hpp>
@@ -167,13 +168,19 @@ std::string Tracing::finish() {
   }
   std::vector<std::string> written;
   auto const write = [&](char const* name, std::string const& text) {
-    written.push_back(c.run.output_dir + "/" + name);
-    io::write_text_atomically(written.back(), text);
+    auto const path = c.run.output_dir + "/" + name;
+    try {
+      io::write_text_atomically(path, text);
+      written.push_back(path);
+    } catch (base::Error const& e) {  // the run is over, and its results are elsewhere
+      base::warn_root(e.what());
+    }
   };
   write("trace.json", schedule::to_chrome_trace(made.timelines));
   if (state_->draw) write("trace.svg", state_->draw(made.drawn, fmt::format("p3d run \"{}\"", c.run.name)));
   write("costs.csv", plan::to_csv(made.costs));
-  return fmt::format("{}\nWritten: {}", summary(made, plan.training), base::join(written));
+  auto const said = summary(made, plan.training);
+  return written.empty() ? said : fmt::format("{}\nWritten: {}", said, base::join(written));
 }
 
 }  // namespace p3d::report

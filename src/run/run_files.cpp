@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <string_view>
 #include <unistd.h>
 #include <utility>
 #include <vector>
@@ -113,6 +114,21 @@ io::MetricsHistory take_over(std::string const& folder, std::int64_t start, bool
   }
 }
 
+/// Removes what killed starts were writing (io::write_text_atomically). The folder is locked, so none is being written.
+void remove_unfinished(fs::path const& folder) {
+  constexpr std::string_view end = ".tmp";
+  for (auto const& entry : fs::directory_iterator(folder)) {
+    auto const file = entry.path().filename().string();
+    bool const ours = std::ranges::any_of(names, [&](std::string_view name) {
+      if (file.size() <= name.size() + 1 + end.size() || !file.starts_with(name) || !file.ends_with(end)) return false;
+      auto const number = std::string_view(file).substr(name.size(), file.size() - name.size() - end.size());
+      return number[0] == '.' && number.find_first_not_of("0123456789", 1) == std::string_view::npos;
+    });
+    std::error_code ignored;
+    if (ours) fs::remove(entry.path(), ignored);
+  }
+}
+
 /// Makes the folder; returns what is wrong with it, empty when nothing is.
 std::string make(std::string const& folder) {
   try {
@@ -141,6 +157,7 @@ RunFiles::RunFiles(config::Config const& config, std::int64_t start)
     : folder_(config.run.output_dir), predicts_(config.model.mtp.on()) {
   io::make_folder(folder_);
   try {
+    remove_unfinished(folder_);
     taken_over_ = take_over(folder_, start, predicts_, config.run.name);
   } catch (fs::filesystem_error const& e) {
     throw base::Error(

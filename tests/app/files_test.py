@@ -101,6 +101,13 @@ class Files(AppTest):
         self.assertFalse((self.results / "trace.svg").exists())
         self.assertFalse((self.results / "checkpoints").exists())
 
+    def test_what_a_killed_start_was_writing_goes(self):
+        self.results.mkdir(parents=True)
+        for name in ("summary.json.17.tmp", "timers.csv.9.tmp", "summary.json.x.tmp", "mine.tmp"):
+            (self.results / name).write_text("{")
+        self.done(1, "run.steps=1")
+        self.assertEqual(sorted(p.name for p in self.results.glob("*.tmp")), ["mine.tmp", "summary.json.x.tmp"])
+
     def test_a_run_saves_its_end(self):
         run = self.done(2, "parallel.pp=2")
         self.assert_once("Checkpoints: at the end and before a stop, ", run.out)

@@ -126,6 +126,14 @@ class Trace(AppTest):
         _, events = self.traced(2, "parallel.dp=1", "parallel.pp=2", "pipeline.schedule=zb_v")
         self.check(events, 1, 4, "FIW")
 
+    def test_a_trace_that_cannot_be_written_costs_a_warning(self):
+        (self.results / "trace.json").mkdir(parents=True)
+        run = self.run_to_end(2, "run.trace=true", "run.steps=3", "sample.tokens=3")
+        self.assertEqual(run.code, 0, run.out + run.err)
+        self.assertIn("trace.json", run.err)
+        self.assertIn("costs.csv", run.out)
+        self.assertIn("Finished 3 steps", run.out)
+
     def test_nothing_without_it(self):
         run = self.run_to_end(2, "parallel.pp=2", "run.steps=1")
         self.assertEqual(run.code, 0)

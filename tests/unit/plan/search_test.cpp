@@ -233,6 +233,46 @@ TEST(Search, FindsALayoutThatFillsTheMemory) {
   EXPECT_GT(divided, 100);
 }
 
+// Schedules, and keys of the input, by which a rank holds less than the first rank of 1F1B does.
+TEST(Search, TheBoundKnowsWhatHoldsLess) {
+  auto const host = plan::kernels_of("host", "");
+  auto machine = cluster("epyc");
+  std::vector<std::string> const fixed{"parallel.tp",
+                                       "parallel.cp",
+                                       "parallel.pp",
+                                       "parallel.dp",
+                                       "parallel.ep",
+                                       "batch.micro",
+                                       "pipeline.schedule",
+                                       "pipeline.virtual_stages",
+                                       "memory.recompute",
+                                       "memory.shard",
+                                       "pipeline.vocab_parallel"};
+  using Words = std::vector<std::string>;
+  for (Words const& more :
+       {Words{"pipeline.schedule=v_min"}, Words{"pipeline.schedule=v_half"}, Words{"pipeline.schedule=sequential"},
+        Words{"pipeline.schedule=round_robin"}, Words{"pipeline.schedule=gpipe", "memory.recompute=full"},
+        Words{"memory.recompute=full"}, Words{"memory.recompute=full", "memory.recompute_group=2"},
+        Words{"memory.recompute=full", "memory.recompute_every=2"},
+        Words{"memory.recompute=full", "memory.recompute_microbatches_kept=2"},
+        Words{"memory.offload_activations=disk"}, Words{"pipeline.layers_per_stage=[1,2,2,7]"},
+        Words{"pipeline.layers_per_stage=[6,2,2,2]"},
+        Words{"pipeline.layers_per_stage=cost", "model.vocab_size=20000"}}) {
+    SCOPED_TRACE(base::join(more, " "));
+    Words words{"model.hidden=128",   "model.heads=4",      "model.layers=12", "model.vocab_size=64",
+                "model.seq_len=1024", "run.precision=fp32", "batch.global=24", "parallel.pp=4"};
+    words.insert(words.end(), more.begin(), more.end());
+    auto const c = input(words);
+    machine.device.memory = 1e15;
+    auto const roomy = plan::search_layouts(c, machine, host, {.ranks = 4, .fixed = fixed, .top = 1});
+    ASSERT_EQ(roomy.layouts.size(), 1U);
+    machine.device.memory = roomy.layouts.front().bytes;
+    auto const tight = plan::search_layouts(c, machine, host, {.ranks = 4, .fixed = fixed, .top = 1});
+    ASSERT_EQ(tight.layouts.size(), 1U);
+    EXPECT_FALSE(tight.rejected.contains("memory"));
+  }
+}
+
 // The bound that spares most plans of memory is below the plan itself: the plan decides.
 TEST(Search, WhatTheMemoryPlanSaysMustFit) {
   auto const base = input({"model.layers=4", "model.hidden=256", "model.heads=4", "model.seq_len=128", "batch.global=8",

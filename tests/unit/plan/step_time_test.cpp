@@ -314,6 +314,23 @@ TEST(StepTime, SchedulesHaveTheirOwnBubbles) {
   EXPECT_LT(bubble("zb_v"), 0.8 * bubble("1f1b"));
 }
 
+// Some schedules lose time with every microbatch, and stages with more layers make all others wait.
+TEST(StepTime, BubblesGrowWithMicrobatchesAndUnevenStages) {
+  auto const seconds = [](std::string const& schedule, int microbatches, std::string const& layers = "even") {
+    auto const c =
+        input({"model.layers=12", "model.hidden=128", "model.heads=4", "model.seq_len=1024", "run.precision=fp32",
+               "parallel.pp=6", "batch.micro=1", "batch.global=" + std::to_string(microbatches),
+               "pipeline.schedule=" + schedule, "pipeline.layers_per_stage=" + layers});
+    return plan::predict_step(c, cluster("epyc"), plan::kernels_of("host", "")).seconds();
+  };
+  EXPECT_NEAR(seconds("sequential", 48) / seconds("sequential", 12), 4, 0.05);
+  EXPECT_GT(seconds("v_min", 48) / seconds("v_min", 12), 3.4);
+  EXPECT_LT(seconds("zb_h1", 48) / seconds("zb_h1", 12), 3.6);
+  for (auto const* schedule : {"1f1b", "gpipe", "zb_h1"})
+    EXPECT_GT(seconds(schedule, 24, "[1,1,1,1,1,7]") / seconds(schedule, 24), 2.4) << schedule;
+  EXPECT_GT(seconds("1f1b", 24), seconds("interleaved_1f1b", 24)) << "its own number of chunks";
+}
+
 TEST(StepTime, RefusesATypeWithoutARate) {
   try {
     plan::predict_step(
