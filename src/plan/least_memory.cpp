@@ -69,19 +69,19 @@ double LeastMemory::bytes(Config const& c) {
   auto const flying = [&](int rank) {
     return static_cast<double>(fills ? std::min<std::int64_t>(pp - rank, c.batch.microbatches) : 1);
   };
-  auto const held = [&](StepPredictor::Parameters const& numbers, double activations) {
-    return state_of(c, numbers) + one.layer * activations;
+  auto const held = [&](StepPredictor::Parameters const& numbers, double microbatches, double of_layers) {
+    return state_of(c, numbers) + microbatches * (one.layer * of_layers + one.stage);
   };
   auto const numbers = predictor_.parameters(c);
   // Parameters are counted with biases that the model may not have.
   constexpr double without_biases = 0.99;
-  double const largest = held(numbers.largest, 1) + one.workspace;
+  double const largest = held(numbers.largest, 1, 1) + one.workspace;
   // Of layers that are not evenly divided some rank has at least the mean, and it may be any.
   if (c.pipeline.layer_split != config::LayerSplit::even) return without_biases * std::max(largest, one.layer * layers);
   // The first rank of a pipeline has most microbatches in flight. Another one may have larger layers; the workspace of
   // these counts too.
-  double const first = held(numbers.first, flying(0) * layers);
-  double const middle = held(numbers.middle, flying(pp / 2) * layers) + one.workspace;
+  double const first = held(numbers.first, flying(0), layers);
+  double const middle = held(numbers.middle, flying(pp / 2), layers) + one.workspace;
   return without_biases * std::max({first, middle, largest});
 }
 
@@ -94,6 +94,7 @@ LeastMemory::LayerBytes const& LeastMemory::layer_bytes(Config const& c) {
   // Stages of one layer, and the same with one stage of two: the first, the last and their outputs do not count.
   Config single = c;
   single.model.layers = std::max<std::int64_t>(4, c.model.layers);
+  single.parallel.pp = static_cast<int>(single.model.layers);
   single.pipeline.schedule = "1f1b";
   single.pipeline.layer_split = config::LayerSplit::even;  // a list is for another number of stages
   single.pipeline.virtual_stages = 0;
@@ -122,8 +123,10 @@ LeastMemory::LayerBytes const& LeastMemory::layer_bytes(Config const& c) {
       };
       return bytes(2) - bytes(1);
     };
-    double const layer = added_by_slot(2) - added_by_slot(1);
-    out.layer = out.layer > 0 ? std::min(out.layer, layer) : layer;
+    double const one = added_by_slot(1), layer = added_by_slot(2) - one;
+    auto const least = [](double& known, double found) { known = known > 0 ? std::min(known, found) : found; };
+    least(out.layer, layer);
+    least(out.stage, std::max(0.0, one - layer));
     layout::RecomputeScratch scratch;
     scratch.add(layout::stage_recompute(single.memory, stages_with(stage, 1), stage));
     out.workspace = static_cast<double>(layout::workspace_bytes(single, scratch, false, types, !kernels_.host).total());

@@ -25,6 +25,7 @@ private:
   /// Bytes of a layer, from the table of buffers.
   struct LayerBytes {
     double layer = 0;      ///< added for each microbatch in flight by one more layer: the least of all layers
+    double stage = 0;      ///< added for each microbatch in flight by a stage, besides its layers
     double workspace = 0;  ///< of a rank that has the largest layers, and its part of a divided vocabulary
   };
   LayerBytes const& layer_bytes(config::Config const& config);

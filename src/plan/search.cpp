@@ -351,12 +351,14 @@ private:
   }
 
   /// True where a layout that differs in batch.micro and memory.recompute alone, and needs less for both, was too
-  /// large. Both have a pipeline full of microbatches: of fewer, larger ones not so many may be in flight. Of a divided
-  /// vocabulary this is a rule of thumb, since its actions are ordered by their times.
+  /// large. Both have a pipeline full of microbatches: of fewer, larger ones not so many may be in flight. The actions
+  /// of a divided vocabulary are ordered by their times, so that recomputation may need more there; of batch.micro this
+  /// is a rule of thumb for it.
   bool needs_more_than_a_rejected_one(CandidateLayout const& c, Config const& config) const {
     if (config.batch.microbatches < 2 * std::int64_t{c.pp}) return false;
     auto const found = too_large_.find(c.states());
     return found != too_large_.end() && std::any_of(found->second.begin(), found->second.end(), [&](auto const& small) {
+             if (config.divides_vocabulary() && small.second != c.recompute) return false;
              return small.first <= c.micro && small.second >= c.recompute;
            });
   }

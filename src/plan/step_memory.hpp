@@ -39,8 +39,9 @@ struct StepPredictor::Memory {
   std::string order_text;
   std::vector<config::Axis> order;
   std::vector<LayerTime> kinds;  ///< times of the layout that is predicted now
-  /// Layers of each rank, where pipeline.layers_per_stage divides them: by ranks, schedule and virtual stages.
-  std::map<std::tuple<int, std::string, int>, std::vector<RankLayers>> divided;
+  /// Layers of each rank, where pipeline.layers_per_stage divides them: by ranks, schedule, virtual stages and
+  /// whether the vocabulary is divided.
+  std::map<std::tuple<int, std::string, int, bool>, std::vector<RankLayers>> divided;
 };
 
 }  // namespace p3d::plan

@@ -179,27 +179,31 @@ double StepModel::sum(RankLayers const& layers, Of const& of) const {
 std::vector<RankLayers> StepModel::layers_of_ranks() const {
   auto const& m = c_.model;
   int const pp = c_.parallel.pp;
+  if (c_.pipeline.layer_split != config::LayerSplit::even && pp > 1) {
+    auto const [known, added] =
+        memory_.divided.try_emplace({pp, c_.pipeline.schedule, c_.pipeline.virtual_stages, c_.divides_vocabulary()});
+    if (added) try {
+        auto const stages = plan_few_microbatches(c_).stages;
+        auto& ranks = known->second;
+        ranks.resize(static_cast<std::size_t>(pp));
+        for (int s = 0; s < stages.num_stages(); ++s) {
+          auto const range = stages.layers(s);
+          ranks[static_cast<std::size_t>(stages.pipeline_rank(s))].push_back(
+              {range.begin, range.end + (stages.is_last(s) ? m.mtp.depth : 0)});
+        }
+      } catch (base::Error const&) {
+        // A list for another number of stages: the rules refuse the layout when it is checked.
+      }
+    if (!known->second.empty()) return known->second;
+  }
   std::vector<RankLayers> out;
-  if (c_.pipeline.layer_split == config::LayerSplit::even || pp == 1) {  // of chunks a rank has as many in all
-    for (std::int64_t r = 0, next = 0; r < pp; ++r) {
-      auto const end = next + m.layers / pp + (r < m.layers % pp ? 1 : 0);
-      out.push_back({{next, end}});
-      next = end;
-    }
-    out.back().back().end += m.mtp.depth;
-    return out;
+  for (std::int64_t r = 0, next = 0; r < pp; ++r) {  // of chunks a rank has as many in all
+    auto const end = next + m.layers / pp + (r < m.layers % pp ? 1 : 0);
+    out.push_back({{next, end}});
+    next = end;
   }
-  auto& known = memory_.divided[{pp, c_.pipeline.schedule, c_.pipeline.virtual_stages}];
-  if (known.empty()) {
-    auto const stages = plan_few_microbatches(c_).stages;
-    known.resize(static_cast<std::size_t>(pp));
-    for (int s = 0; s < stages.num_stages(); ++s) {
-      auto const range = stages.layers(s);
-      known[static_cast<std::size_t>(stages.pipeline_rank(s))].push_back(
-          {range.begin, range.end + (stages.is_last(s) ? m.mtp.depth : 0)});
-    }
-  }
-  return known;
+  out.back().back().end += m.mtp.depth;
+  return out;
 }
 
 /// Seconds that ranks wait for a pipeline to fill and to empty, and for the longest of them. `longest`, `all`: seconds

@@ -277,6 +277,11 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   if (evaluates && first_step > 0 &&
       (done >= c.run.steps || (evaluates_after(done) && row_lacks_evaluation(files, world)))) {
     evaluate();
+    if (stopped && stop_signal() == 0 && checkpoints.time_is_up_here())  // each start would begin it again
+      base::warn_root(
+          fmt::format("the validation after step {} does not fit into run.time_limit: raise the limit, or "
+                      "lower run.eval_batches ({})",
+                      done, c.run.eval_batches));
     if (files && eval_loss) io::apart([&] { files->add_evaluation(*eval_loss); });
   }
   bool const flows = trainer.plan().stream.has_value();

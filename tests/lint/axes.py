@@ -9,8 +9,7 @@ import source_tree
 TABLE = "include/p3d/config/axes.hpp"
 ROW = re.compile(r"^\s*ROW\((\w+), (?:dense|expert),", re.MULTILINE)
 PLANNER = {"src/plan/layer_linears.cpp", "src/plan/least_memory.cpp", "src/plan/measured_rows.cpp",
-           "src/plan/search.cpp",
-           "src/plan/step_layers.cpp", "src/plan/step_time.cpp"}
+           "src/plan/search.cpp", "src/plan/step_layers.cpp", "src/plan/step_time.cpp"}
 MOST = 2
 LINES = 3
 

@@ -506,7 +506,7 @@ PLAN = [
     ("least_memory.cpp", "state(numbers.experts, among(numbers.expert_replicas))", "state(numbers.experts, 1)",
      "unit_plan"),
     ("least_memory.cpp", "fills ? std::min<std::int64_t>", "true ? std::min<std::int64_t>", "unit_plan"),
-    ("least_memory.cpp", "added_by_slot(2) - added_by_slot(1)", "added_by_slot(1)", "unit_plan"),
+    ("least_memory.cpp", "layer = added_by_slot(2) - one;", "layer = one;", "unit_plan"),
     ("step_time.cpp", "(twice - filled) / static_cast<double>(added)", "0 / static_cast<double>(added)", "unit_plan"),
     ("search.cpp", "if (config.batch.microbatches < 2 * std::int64_t{c.pp}) return false;", "", "unit_plan"),
     ("search.cpp", "small.first <= c.micro && small.second >= c.recompute", "small.first <= c.micro", "unit_plan"),

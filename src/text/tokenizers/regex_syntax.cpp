@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <string_view>
 
 namespace p3d::text {
@@ -151,7 +152,7 @@ private:
       case 'x':
         if (next(2) == '{') {
           if (auto const end = in_.find('}', at_); end != std::string::npos) return keep(end + 1 - at_);
-        } else if (ruby() && next(2) >= '8' && next(3) != '\0') {
+        } else if (ruby() && next(2) >= '8' && std::isxdigit(static_cast<unsigned char>(next(3))) != 0) {
           refuse("a byte that is no character; write \\x{...}");
         }
         break;
